@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothplan.models.model import ModelError
+from smoothplan.models.model import Box, ModelError
 
 
 class CannotCopyError(ModelError):
@@ -60,6 +60,54 @@ def layers(environment: Any) -> list[Any]:
             found.append(environment)
         environment = environment.env
     return [*found, environment]
+
+
+def actions_of(space: Any) -> int | Box:
+    """The actions of a model of an environment with these."""
+    kind = type(space).__name__
+    if kind == "Discrete":
+        return int(space.n)
+    if kind != "Box" or not np.issubdtype(space.dtype, np.floating) or len(space.shape) > 1:
+        raise CannotCopyError(
+            f"its actions are {space}, and a planner needs finitely many, Discrete, or a Box of numbers or vectors: "
+            "gymnasium.wrappers.TransformAction(env, function, space) translates such actions"
+        )
+    try:
+        return Box(*(np.broadcast_to(np.asarray(end, np.float64), space.shape) for end in (space.low, space.high)))
+    except ValueError as error:
+        way = "gymnasium.wrappers.TransformAction(env, lambda action: action, Box(low, high)) gives others"
+        raise CannotCopyError(f"the ends of its actions: {error}; {way}") from None
+
+
+class Store:
+    """Has an environment in any state."""
+
+    has_clock = True
+    """Whether a state knows when an environment truncates itself, which ends the episode then."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.lock = name, threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, lock=threading.RLock())
+
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
+        """An environment in a state. It draws from `rng`."""
+        raise NotImplementedError
+
+    def state_of(self, environment: Any) -> NDArray[Any]:
+        """The state of an environment of this kind."""
+        raise NotImplementedError
+
+    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
+        """Gives an environment the draws of one by `at` with `rng`."""
+        for layer in layers(environment):
+            held = [name for name, value in vars(layer).items() if isinstance(value, np.random.Generator)]
+            vars(layer).update(dict.fromkeys(held, rng))
+        vars(environment.unwrapped)["_np_random"] = rng
 
 
 class Packing:
@@ -168,12 +216,11 @@ class _Writer(pickle.Pickler):
         if kind is list or kind is dict:
             return None
         if _is_plain(kind):  # type: ignore[arg-type]
-            if (found := self._mentioned.get(key)) is not None:
-                return found[:2]
+            if (seen := self._mentioned.get(key)) is not None:
+                return seen[:2]
             if (number := self._copies.number_of_plain(thing)) is not None:
                 self._mentioned[key] = number, len(self._mentioned), thing
-                return (number,)
-            return None
+            return None if number is None else (number,)
         if isinstance(thing, np.random.Generator):
             return -1  # all of them draw from the generator of the call
         if kind is frozenset:
@@ -245,17 +292,16 @@ class _Reader(pickle.Unpickler):
         raise ModelError(f"a state of an environment cannot refer to {module}.{name}")
 
 
-class Copies:
+class Copies(Store):
     """Has an environment in any state: a copy with this content, which draws from the generator of the call.
 
     The environment given is not changed. Until `settle`, it learns the constants of the environment, and the bytes of a
     state, if their number `size` is 0.
     """
 
-    has_clock = True
-
     def __init__(self, environment: Any, name: str, size: int) -> None:
-        self.name, self.lock, self._learning, self.packing = name, threading.RLock(), True, Packing(name, size)
+        super().__init__(name)
+        self._learning, self.packing = True, Packing(name, size)
         chain = layers(environment)
         self._kinds = [type(layer) for layer in chain]
         # All copies share the specification and the transition table of the environment, if it has them.
@@ -274,11 +320,8 @@ class Copies:
         self.packing.start(self._written(real))
         self.initial = self.state_of(real)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "lock"}
-
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, lock=threading.RLock())
+        super().__setstate__(state)
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
 
     def __repr__(self) -> str:
@@ -351,12 +394,10 @@ class Copies:
         return chain[0]
 
     def reseed(self, environment: Any, rng: np.random.Generator) -> None:
-        """Gives a rebuilt environment the draws of a copy that is rebuilt with `rng`."""
+        """See `Store`. A builtin method of its generator may be part of an environment, so it keeps this generator."""
         own = environment.unwrapped.np_random
         own.bit_generator.state = rng.bit_generator.state
-        for layer in layers(environment):
-            held = [name for name, value in vars(layer).items() if isinstance(value, np.random.Generator)]
-            vars(layer).update(dict.fromkeys(held, own))
+        super().reseed(environment, own)
         for space in self._spaces:
             space._np_random = own
 

@@ -6,23 +6,21 @@
 import copy
 import enum
 import inspect
-import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import frozen
-from smoothplan.models.copies import CannotCopyError, Copies, layers, library
+from smoothplan.models.copies import CannotCopyError, Copies, Store, actions_of, layers, library
 from smoothplan.models.derived import at_stage, finite_horizon
 from smoothplan.models.jax import JaxModel, from_functional
 from smoothplan.models.model import (
-    Box,
     GenerativeModel,
     ModelError,
     RowError,
@@ -58,18 +56,15 @@ def from_gymnasium(
 ) -> GenerativeModel:
     """A generative model of a Gymnasium environment. Its actions are finitely many, or a `Box` of finite ends.
 
-    An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers.
-    Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns this attribute and steps.
-    CartPole and MountainCar with their default parameters become compiled models of the same states, which differ from
-    the environment in the last digits only. A functional environment, such as "phys2d/CartPole-v1", becomes a
-    `JaxModel`. MuJoCo's and Atari's environments save their state and take it back, and so does any for which
-    `snapshot` and `restore` are given. Any other is simulated by copies: a state is the content of the environment, in
-    bytes. `state_of` gives the state of a real environment for all of them.
+    An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers. One
+    whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns it; CartPole and MountainCar with
+    default parameters are compiled, and differ in the last digits only. A functional one, "phys2d/CartPole-v1",
+    becomes a `JaxModel`. MuJoCo's, Atari's, and any with `snapshot` and `restore`, take their saved state back. Any
+    other is copied: a state is its content in bytes. `state_of` gives the state of a real environment.
 
-    Wrappers of observations do not matter. Those that translate actions or rewards go with an assignable state; with
-    any other, or a table, the environment is copied as a whole. The environment passed is not changed. Time limits of
-    Gymnasium's wrapper are dropped unless there is a horizon; an environment that truncates itself ends there if the
-    model's states are its copies or snapshots, which know when.
+    Wrappers that translate actions or rewards go with an assigned or saved state; with others the environment is copied
+    as a whole. The environment passed is not changed. Time limits of Gymnasium's wrapper are dropped unless there is a
+    horizon; one of the environment's own ends an episode if states are copies or snapshots, which know when.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment.
@@ -103,13 +98,16 @@ def from_gymnasium(
     wrappers: list[Any] = [type(layer) for layer in layers(given)[:-1]]
     simple = all(any(issubclass(kind, base) and kind.step is base.step for base in translating) for kind in wrappers)
     model: GenerativeModel | None = None
-    if len(wrappers) == 0 and hasattr(given.unwrapped, "func_env"):
-        model = from_functional(given, name, reward_range=reward_range, **declared)
     try:
-        declared["actions"] = _actions(given.action_space)
-        mask = _Masked(legal, declared["actions"]) if callable(legal) else _masked(given, legal, declared["actions"])
+        declared["actions"] = actions_of(given.action_space)
+        if len(wrappers) == 0 and hasattr(given.unwrapped, "func_env"):
+            model = from_functional(given, reward_range=reward_range, **declared)
+        ask = legal if callable(legal) else None
+        told = ask is None and arguments.flag("legal", legal) and _told(given) and isinstance(declared["actions"], int)
+        mask = _Masked(ask, declared["actions"]) if ask or told else None
         ways = known_ways(given, simple) if snapshot is None or restore is None else Ways(snapshot, restore)
-        if ways is None and any(_is_of(value, "Box2D") for layer in layers(given) for value in vars(layer).values()):
+        held = (value for layer in layers(given) for value in vars(layer).values())
+        if ways is None and any(type(value).__module__.partition(".")[0] == "Box2D" for value in held):
             raise CannotCopyError(
                 "it is a simulation by Box2D, whose contacts and impulses can be neither copied nor saved from Python. "
                 "If you can save and restore its state, give snapshot= and restore="
@@ -158,28 +156,24 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]", ste
     return found.astype(np.asarray(model.initial_state).dtype, copy=False)
 
 
-def store_of(model: GenerativeModel) -> "Store | None":
+def store_of(model: GenerativeModel) -> Store | None:
     """What a model simulates an environment by; None if it is a table or compiled."""
     step = getattr(_parts(model)[1], "scalar", None)
     return step.store if isinstance(step, EnvironmentStep) else None
 
 
-def copies_of(model: GenerativeModel) -> Copies | None:
-    """The copies by which a model simulates an environment; None if there are none."""
-    store = store_of(model)
-    return store if isinstance(store, Copies) else None
-
-
 def notes(model: GenerativeModel) -> tuple[str, ...]:
     """Sentences that a user of a model must read."""
     found, store = [], store_of(model)
-    if isinstance(store, Copies):
-        note = "A copy knows all that the environment holds, even if observations hide it"
-        found.append(f"{store.name} is simulated by copies of the environment. {note}")
-    if isinstance(store, Snapshots):
-        note = "A snapshot knows the whole state of the environment, even if observations hide it"
-        found.append(f"{store.name} is simulated by snapshots of the environment. {note}")
-        found += [f"{store.name}: {store.ways.note}"] if store.ways.note else []
+    for kind, one, many in ((Copies, "copy", "copies"), (Snapshots, "snapshot", "snapshots")):
+        if isinstance(store, kind):
+            whole = "all that the environment holds" if kind is Copies else "the whole state of the environment"
+            found.append(
+                f"{store.name} is simulated by {many} of the environment. "
+                f"A {one} knows {whole}, even if observations hide it"
+            )
+    if isinstance(store, Snapshots) and store.ways.note:
+        found.append(f"{store.name}: {store.ways.note}")
     if _parts(model)[0] is not None:
         found.append(
             f"Planning knows the steps left of {horizon_of(model)}, by the environment's time limit or as horizon= says"
@@ -238,23 +232,6 @@ def _steps(given: Any, name: str, discount: float, horizon: int | None) -> int |
     if steps is None:
         raise ValueError(f"horizon must be given with discount=1: {name} has no time limit of its own")
     return int(steps)
-
-
-def _actions(space: Any) -> int | Box:
-    """The actions of a model of an environment with these."""
-    match type(space).__name__:
-        case "Discrete":
-            return int(space.n)
-        case "Box" if np.issubdtype(space.dtype, np.floating) and len(space.shape) <= 1:
-            try:
-                return Box(space.low.astype(np.float64), space.high.astype(np.float64))
-            except ValueError as error:
-                way = "gymnasium.wrappers.TransformAction(env, lambda action: action, Box(low, high)) gives others"
-                raise CannotCopyError(f"the ends of its actions: {error}; {way}") from None
-    raise CannotCopyError(
-        f"its actions are {space}, and a planner needs finitely many, Discrete, or a Box of numbers or vectors: "
-        "gymnasium.wrappers.TransformAction(env, function, space) translates such actions"
-    )
 
 
 def native(space: Any, action: Any) -> Any:
@@ -331,13 +308,17 @@ MASKS = ("action_masks", "get_action_mask", "valid_action_mask", "action_mask")
 
 @dataclass(frozen=True)
 class _Masked:
-    """Asks an environment for its legal actions."""
+    """Asks an environment for its legal actions, by a function or by its own method."""
 
-    ask: Legal
+    ask: Legal | None
     actions: int
 
     def __call__(self, environment: Any) -> NDArray[np.bool_]:
-        mask = np.asarray(self.ask(environment))
+        given: list[Any] = [environment]
+        if (ask := self.ask) is None:
+            ask, parameters = _told(environment), inspect.signature(_told(environment)).parameters.values()
+            given = [environment.unwrapped.s] if any(each.default is each.empty for each in parameters) else []
+        mask = np.asarray(ask(*given))
         if mask.shape != (self.actions,) or not np.isin(mask, (0, 1)).all():
             raise ModelError(f"legal must be a function of the environment to booleans [{self.actions}], got {mask!r}")
         return mask.astype(np.bool_)
@@ -349,37 +330,7 @@ def _told(environment: Any) -> Any:
     return next(filter(callable, found), None)
 
 
-def _ask(environment: Any) -> Any:
-    """The legal actions as an environment tells them."""
-    method = _told(environment)
-    needed = [each for each in inspect.signature(method).parameters.values() if each.default is each.empty]
-    return method(environment.unwrapped.s) if needed else method()
-
-
-def _masked(given: Any, legal: bool, actions: Any) -> _Masked | None:
-    """Asks for the legal actions, if that is wanted and the environment has a method that tells them."""
-    wanted = arguments.flag("legal", legal) and not isinstance(actions, Box) and _told(given) is not None
-    return _Masked(_ask, actions) if wanted else None
-
-
 # Models
-
-
-class Store(Protocol):
-    """Has an environment in any state."""
-
-    name: str
-    lock: Any
-    has_clock: bool  # whether a state knows when an environment truncates itself, which ends the episode then
-
-    def at(self, state: Any, rng: np.random.Generator) -> Any:
-        """An environment in a state. It draws from `rng`."""
-
-    def state_of(self, environment: Any) -> Any:
-        """The state of an environment of this kind."""
-
-    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
-        """Gives an environment the draws of one by `at` with `rng`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -473,39 +424,37 @@ def _numbers(real: Any, action: int) -> NDArray[Any] | None:
     return start.astype(np.result_type(start, later)) if {start.dtype.kind, later.dtype.kind} <= set("fiu") else None
 
 
-class _AssignedState:
-    """Has an environment in any state, by assigning it; every other attribute is as it was after a reset.
+class _AssignedState(Store):
+    """Assigns the state of an environment, which draws from the generator of the call.
 
-    The environment draws from the generator of the call.
+    Every other attribute is as it was after a reset.
     """
 
     has_clock = False
 
     def __init__(self, name: str, environment: Any) -> None:
-        self.name, self._environment, self.lock = name, environment, threading.RLock()
-        self._attributes = dict(vars(environment.unwrapped))
+        super().__init__(name)
+        self._environment, self._attributes = environment, dict(vars(environment.unwrapped))
 
     def __reduce__(self) -> Any:
-        vars(self._environment.unwrapped).clear()
-        vars(self._environment.unwrapped).update(self._attributes)
+        self._restore()
         return type(self), (self.name, self._environment)
 
-    def at(self, state: Any, rng: np.random.Generator) -> Any:
-        """See `Store`."""
+    def _restore(self) -> Any:
         bare = self._environment.unwrapped
         vars(bare).clear()
         vars(bare).update(self._attributes)
-        bare.state = state.copy()
-        bare.np_random = rng
+        return bare
+
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
+        """See `Store`."""
+        bare = self._restore()
+        bare.state, bare.np_random = state.copy(), rng
         return self._environment
 
     def state_of(self, environment: Any) -> Any:
         """See `Store`."""
         return np.array(environment.unwrapped.state)
-
-    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
-        """See `Store`."""
-        environment.unwrapped.np_random = rng
 
 
 def _twin(real: Any) -> Step | None:
@@ -556,11 +505,6 @@ def _by_store(
     return EnvironmentStep(store, mask).model(initial_state=store.initial, **declared)
 
 
-def _is_of(value: Any, module: str) -> bool:
-    """Whether the class of a value is of a package."""
-    return str(getattr(type(value), "__module__", "")).partition(".")[0] == module
-
-
 def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
     """Steps the real environment and the model side by side, from the same states with the same draws.
 
@@ -582,10 +526,7 @@ def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
                         "method action_masks(): give legal=, a function of the environment to booleans [K], or False"
                     )
             chosen, seed = random_actions(model, state, choices), int(choices.integers(2**32))
-            if store is not None:
-                store.reseed(real, np.random.default_rng(seed))
-            else:
-                real.unwrapped.np_random = np.random.default_rng(seed)
+            (store or Store("")).reseed(real, np.random.default_rng(seed))
             _, reward, terminated, truncated, info = real.step(native(real.action_space, chosen[0]))
             ends = bool(terminated or (truncated and store is not None and store.has_clock))
             reached = state_of(model, real)

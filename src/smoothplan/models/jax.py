@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from smoothplan.base import arguments
 from smoothplan.base.compiling import paused_clock
 from smoothplan.base.streams import generator
+from smoothplan.models.copies import actions_of
 from smoothplan.models.model import Box, Declarations, ModelError, States
 
 if TYPE_CHECKING:
@@ -364,7 +365,7 @@ def from_gymnax(
     params = defaults if params is None else params
     _, state = jax.jit(environment.reset_env)(jax.random.key(seed), params)
     step, limit = _Gymnax(environment, params, None if time_limit else state.time), int(params.max_steps_in_episode)
-    declared = {"actions": _actions(environment.name, environment.action_space(params)), "discount": discount}
+    declared = {"actions": actions_of(environment.action_space(params)), "discount": discount}
     if not arguments.flag("time_limit", time_limit):
         return JaxModel(step, initial_state=state.replace(time=None), **declared | declarations)
     model = JaxModel(step, initial_state=state, **declared | {"horizon": limit} | declarations)
@@ -389,11 +390,10 @@ class _Gymnax:
         return following, reward * 1.0, done  # some rewards are truth values
 
 
-def from_functional(environment: "gymnasium.Env[Any, Any]", name: str, **declared: Any) -> JaxModel:
+def from_functional(environment: "gymnasium.Env[Any, Any]", **declared: Any) -> JaxModel:
     """A generative model of a functional environment of Gymnasium. The reward range is unknown unless declared."""
     functional: Any = environment.unwrapped.func_env  # type: ignore[attr-defined]
-    actions, start = _actions(name, functional.action_space), functional.initial(load_jax().random.key(0))
-    return JaxModel(_Functional(functional), actions=actions, initial_state=start, **declared)
+    return JaxModel(_Functional(functional), initial_state=functional.initial(load_jax().random.key(0)), **declared)
 
 
 @dataclass(frozen=True)
@@ -407,14 +407,3 @@ class _Functional:
         following = self.functional.transition(state, action, key)
         reward = self.functional.reward(state, action, following, key)
         return following, reward, self.functional.terminal(following, key)
-
-
-def _actions(name: str, space: Any) -> Any:
-    """The number of actions of a space, or their box."""
-    if hasattr(space, "n"):
-        return int(space.n)
-    if hasattr(space, "low") and np.issubdtype(space.dtype, np.floating):
-        return Box(
-            *(np.broadcast_to(np.asarray(end, dtype=np.float64), space.shape) for end in (space.low, space.high))
-        )
-    raise ValueError(f"{name} must have numbered actions, or actions in a box of real numbers, got {space}")
