@@ -127,7 +127,7 @@ class Packing:
         self._start, self.size, self._longest = content, self._given or self.size, 0
 
     def settle(self) -> None:
-        """Ends the learning. By default a state has twice the bytes of the largest one so far, and at least 256."""
+        """Ends the learning: a state has the bytes given, or twice those of the largest one so far, at least 256."""
         self.size = self._given or max(256, 64 * math.ceil(2 * self._longest / 64))
 
     def pack(self, content: bytes) -> NDArray[np.uint8]:
@@ -173,12 +173,11 @@ def _is_plain(kind: Any) -> bool:
 class _Writer(pickle.Pickler):
     """Pickles the content of an environment. Constants, and objects with a number by id, are not written themselves.
 
-    A persistent id is an int for a number, as strings have that were there at first, bytes for any other string, a
-    bytearray for bytes, a list for a tuple, and a tuple (function, *arguments) for any other immutable value. All but
-    the ints are new objects at each mention: pickle writes an object that it has seen as a reference, and equal values
-    must be equal bytes, shared or not. A plain object is (number of its content), and (this, number of the object) at
-    later mentions, so that it stays shared. A set is an object, but pickle would write it in the order of its hashes:
-    its id is the same `_Members` at each mention.
+    A persistent id is an int for a number, as strings have that were there at first; for values, bytes for any other
+    string, a bytearray for bytes, a list for a tuple, a tuple (function, *arguments) for any other immutable one. These
+    are new objects at each mention: pickle writes one that it has seen as a reference, and equal values must be equal
+    bytes, shared or not. A plain object is (number of its content), then (this, number of the object), so that it stays
+    shared. A set is the same `_Members` at each mention, sorted, since pickle writes it in the order of its hashes.
     """
 
     def __init__(self, copies: "Copies", own: dict[int, int]) -> None:

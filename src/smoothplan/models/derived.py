@@ -156,7 +156,7 @@ def _staged_kernel(step: Any, vectors: bool) -> Any:
 def _staged_table(
     model: TabularModel, steps: int, discount: float, value_range: tuple[float, float] | None
 ) -> TabularModel:
-    """The table of all stages; what ended episodes leads to the last one, whose states are terminal."""
+    """The table of all stages; terminal outcomes lead to the last one, whose states are terminal."""
     entries = model.probabilities.size * (steps + 1)
     arguments.whole("states · actions · successors · (steps + 1)", entries, most=10**9)  # memory: some gigabytes
     stages = np.arange(steps + 1)[:, None, None, None] + 1

@@ -71,16 +71,14 @@ def from_gymnasium(
         discount: γ. With 1, episodes end at the environment's time limit, or after `horizon` steps.
         horizon: an episode ends after that many steps, and its state has the steps left, see `finite_horizon`. By
             default none, or the time limit with discount=1.
-        legal: whether the model has only the actions that the environment calls legal, by its method action_masks or
-            action_mask, if it has one; or a function of the environment to booleans [K].
-        reward_range: smallest and largest reward, if they are known. They are for tables, classic control and
-            Blackjack, and for environments with an attribute of this name. Without them nothing can be proved.
-        value_range: bounds of the unregularised optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays
-            1 at its end.
+        legal: whether the model has only the actions that a method of the environment, such as action_masks, calls
+            legal; or a function of the environment to booleans [K].
+        reward_range: smallest and largest reward; without it nothing can be proved. It is known for tables, classic
+            control, Blackjack, and environments with an attribute of this name.
+        value_range: bounds of the unregularised optimal values, see `Declarations`: (0, 1) for FrozenLake.
         snapshot: a function of an environment to its whole state, in bytes or in an array of fixed shape.
         restore: a function of an environment and what `snapshot` returned, which puts it into that state.
-        state_bytes: bytes of a state by copies or by snapshots in bytes; by default twice as many as random play needs,
-            and at least 256.
+        state_bytes: of a state by copies or by snapshots in bytes; by default twice what random play needs, or 256.
         **options: passed to `gymnasium.make` with an id, such as map_name="8x8".
 
     Raises:
@@ -138,13 +136,13 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]", ste
     >>> state_of(from_gymnasium(lake), lake)
     0
     """
-    before, horizon = _parts(model)[0], horizon_of(model)
-    if before is not None and horizon is not None:
-        if steps_left is None:
-            if (clock := _time_limit(environment)) is None:
-                raise ValueError("steps_left must be given for an environment without a TimeLimit wrapper, got None")
-            steps_left = horizon - (clock._elapsed_steps or 0)
-        left = arguments.whole("steps_left", steps_left, least=0, most=horizon)
+    before, horizon = _parts(model)[0], horizon_of(model) or 0
+    if before is not None:
+        clock = _time_limit(environment)
+        if steps_left is None and clock is None:
+            raise ValueError("steps_left must be given for an environment without a TimeLimit wrapper, got None")
+        given = horizon - (clock._elapsed_steps or 0) if steps_left is None else steps_left
+        left = arguments.whole("steps_left", given, least=0, most=horizon)
         return at_stage(model, np.asarray(state_of(before, environment))[None], left)[0]
     bare: Any = environment.unwrapped
     if isinstance(model, TabularModel):
@@ -186,12 +184,6 @@ def _parts(model: Any) -> tuple[Any, Any]:
     before = getattr(model, "stationary", None)
     step = (before or model).step
     return before, getattr(step, "step", step)
-
-
-def _points(model: Any) -> Any:
-    """The actions out of a box that `discretise` chose, [K] or [K, d]; None if there are none."""
-    steps: list[Any] = [getattr(each, "step", None) for each in (model, getattr(model, "stationary", None))]
-    return next((step.points for step in steps if hasattr(step, "points")), None)
 
 
 # What an environment says about itself
@@ -272,18 +264,14 @@ def _action_names(given: Any) -> tuple[str, ...] | None:
 
 
 def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]:
-    """The range of the rewards, as declared or as known, if it is; and their kind.
-
-    Environments of Gymnasium are known by their sources; the steps of classic control are deterministic.
-    """
+    """The range of the rewards, as declared or as Gymnasium's sources tell, and their kind."""
     environment = layers(given)[0]
     own = getattr(environment, "reward_range", None)  # as many environments of older libraries say
     known, kind = tuple(own) if own is not None and np.isfinite(own).all() else None, "bounded"
     if type(environment).__module__.startswith("gymnasium.envs."):
         match type(environment).__name__:
             case "CartPoleEnv":
-                barto = getattr(environment, "_sutton_barto_reward", False)
-                known, kind = (-1.0, 0.0) if barto else (1.0, 1.0), "deterministic"
+                known, kind = (-1.0, 0.0) if environment._sutton_barto_reward else (1.0, 1.0), "deterministic"
             case "MountainCarEnv":
                 known, kind = (-1.0, -1.0), "deterministic"
             case "Continuous_MountainCarEnv":
@@ -506,13 +494,12 @@ def _by_store(
 
 
 def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
-    """Steps the real environment and the model side by side, from the same states with the same draws.
+    """Whether 300 random steps of environment and model, with the same draws, have the same results.
 
-    Returns whether 300 steps, in at most 50 episodes of at most 100, show no difference in the reward, the end, or the
-    next state. The operations of a compiled twin are in another order, so its next state may differ by 1e-12. If the
-    environment reports legal actions beside its observations, they must be those of the model.
+    They are in at most 50 episodes of at most 100 steps. If the environment reports legal actions beside its
+    observations, they must be those of the model.
     """
-    error = 1e-12 if isinstance(model, JitModel) else 0.0
+    error = 1e-12 if isinstance(model, JitModel) else 0.0  # the operations of a compiled twin are in another order
     store, choices, steps = store_of(model), np.random.default_rng(0), iter(range(300))
     for episode in range(50):
         _, info = real.reset(seed=episode)
@@ -556,13 +543,9 @@ Look = Callable[[NDArray[np.uint8], float], None]
 
 
 class Player:
-    """A real environment, with its own randomness and time limit.
+    """A real environment, with its own randomness and time limit; one that is passed is stepped itself.
 
-    Args:
-        environment: an id, or an environment, which is then stepped itself.
-        model: from `from_gymnasium`, of this environment.
-        look: is given a picture of every state; the render_mode of an environment passed must then be "rgb_array".
-        **options: passed to `gymnasium.make` with an id.
+    `model` is of this environment; `look` is given a picture of every state.
     """
 
     def __init__(self, environment: Any, model: GenerativeModel, look: Look | None = None, **options: Any) -> None:
@@ -586,11 +569,8 @@ class Player:
     @property
     def state(self) -> Any:
         """The state as the model knows it."""
-        return state_of(self._model, self._environment, None if self._horizon is None else self._horizon - self._moves)
-
-    @property
-    def _horizon(self) -> int | None:
-        return horizon_of(self._model)
+        horizon = horizon_of(self._model)
+        return state_of(self._model, self._environment, None if horizon is None else horizon - self._moves)
 
     def reset(self, seed: int) -> None:
         """Starts an episode."""
@@ -599,17 +579,15 @@ class Player:
         self._look()
 
     def move(self, action: Any) -> tuple[float, bool, bool]:
-        """Takes an action: reward, terminated, and truncated by the environment's own time limit or the horizon.
-
-        Actions are numbered from 0, or in the box of the model.
-        """
-        if (points := _points(self._model)) is not None:
-            action = points[action]
-        space = self._environment.action_space
-        _, reward, terminated, truncated, _ = self._environment.step(native(space, action))
+        """Takes an action of the model: reward, terminated, and truncated by the time limit or the horizon."""
+        steps: list[Any] = [getattr(each, "step", None) for each in (self._model, _parts(self._model)[0])]
+        # The actions out of a box that `discretise` chose.
+        action = next((step.points[action] for step in steps if hasattr(step, "points")), action)
+        given = native(self._environment.action_space, action)
+        _, reward, terminated, truncated, _ = self._environment.step(given)
         self._moves += 1
         self._look()
-        return float(reward), bool(terminated), bool(truncated) or self._moves == self._horizon
+        return float(reward), bool(terminated), bool(truncated) or self._moves == horizon_of(self._model)
 
     def _look(self) -> None:
         if self.look is not None:

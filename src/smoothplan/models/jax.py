@@ -38,21 +38,18 @@ class JaxModel(Declarations):
     """A simulator of one state, written in JAX. It is compiled, and computes many states at a time.
 
     Outside, states are NumPy arrays of JAX's precision: float32 unless `jax_enable_x64` is set. The state of `step` may
-    also be a tuple, a dictionary or another pytree of numbers and arrays, with the structure of `initial_state`.
-    Outside, it is then a vector that holds all its numbers exactly; if NumPy has no type for that, it is refused.
-    `ravel` and `unravel` convert one state.
+    also be a tuple, a dictionary or another pytree, with the structure of `initial_state`. Outside, it is a vector that
+    holds all its numbers exactly, or an error. `ravel` and `unravel` convert one state.
 
-    A reward equal to an end of `reward_range` rounded to the reward's own precision counts as that end, so that (-0.1,
-    1) means what it says in float32. This changes a reward by one rounding at most. Any other reward outside the range
-    is an error. The same holds for a discount.
-
-    If the outcome cannot depend on the key, by JAX's trace of the step at the `initial_state`, transitions and rewards
-    are declared deterministic.
+    A reward or a discount equal to a declared end, rounded to its own precision, counts as that end: (-0.1, 1) means
+    what it says in float32. If the outcome cannot depend on the key, by JAX's trace of the step at the `initial_state`,
+    transitions and rewards are declared deterministic.
 
     Args:
         step: step(state, action, key) returns (next_state, reward, terminal, discount) of one state; the last, or the
             last two, may be omitted. An action is an int32, or of JAX's precision if actions are a `Box`. A step must
-            be pure. It is traced and run twice to see that, at the `initial_state` or else at the first call.
+            be pure: it is traced and run twice, at the `initial_state` or else at the first call, and traced again
+            before a new size of batches.
         **declarations: see `Declarations`. `legal` is a function of many states, such as `jax.vmap` of a function of
             one. Its argument has the structure of `step`'s state, with leaves [n, ...].
 
@@ -339,17 +336,15 @@ def from_gymnax(
 ) -> JaxModel:
     """A generative model of an environment of gymnax.
 
-    A state is the whole state of the environment, so a planner sees more than an observation may tell. The time is a
-    part of it: an episode ends at the environment's time limit, and what comes after is worth 0. The limit is declared
-    as `horizon`, so that `discount=1.0` is allowed.
+    A state is the whole state, the time included: planners may see more than an observation tells, and an episode ends
+    at the environment's time limit. The limit is declared as `horizon`, so that `discount=1.0` is allowed.
 
     Args:
         environment: an id such as "CartPole-v1", or an environment.
         params: its parameters; the default ones by default.
         discount: γ.
-        time_limit: False takes the time out of the state, `state.replace(time=None)`, and each step is taken at the
-            time of a reset. Values are then those of the endless problem, which needs fewer calls. It is right only if
-            the environment uses the time for its limit alone.
+        time_limit: False takes the time out of the state, `state.replace(time=None)`: values are those of the endless
+            problem. It is right only if the environment uses the time for its limit alone.
         seed: of the reset whose state is the `initial_state`. `model.ravel(state)` makes one of any other state.
         **declarations: see `Declarations`. The range of the rewards is unknown unless `reward_range` is given.
     """
