@@ -23,10 +23,10 @@ NAMES = [
     "Blackjack-v1",
     "InvertedPendulum-v5",
     "Ant-v5",
-    "MiniGrid-DoorKey-5x5-v0",
-    "MiniGrid-DoorKey-16x16-v0",
-    "MiniGrid-KeyCorridorS6R3-v0",
-    "MiniGrid-FourRooms-v0",
+    "minigrid:MiniGrid-DoorKey-5x5-v0",
+    "minigrid:MiniGrid-DoorKey-16x16-v0",
+    "minigrid:MiniGrid-KeyCorridorS6R3-v0",
+    "minigrid:MiniGrid-FourRooms-v0",
 ]
 
 

@@ -43,6 +43,12 @@ def windy(state: Any, action: Any, key: Any) -> Any:
     return moved + 0.001 * jax.random.normal(key, (4,)), reward, terminal
 
 
+def tree(state: Any, action: Any, key: Any) -> Any:
+    """A pole on a cart in the wind, with a clock: a dictionary."""
+    moved, reward, terminal = windy(state["body"], action, key)
+    return {"body": moved, "time": state["time"] + 1}, reward, terminal | (state["time"] > 500)
+
+
 def seconds(run: Callable[[], Any]) -> float:
     """Of one call."""
     begun = time.perf_counter()
@@ -57,16 +63,24 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", type=int, default=[1_024, 4_096, 16_384, 65_536])
     print("| step | rows | M calls/s | of the bare function | with NumPy's arrays | goal |\n|---|---|---|---|---|---|")
     for rows in parser.parse_args().rows:
-        for step in (cart_pole, windy):
-            model = sp.JaxModel(step, actions=2, discount=0.99, reward_range=(1, 1), initial_state=np.zeros(4))
+        for step in (cart_pole, windy, tree):
+            start: Any = {"body": np.zeros(4), "time": 0} if step is tree else np.zeros(4)
+            model = sp.JaxModel(step, actions=2, discount=0.99, reward_range=(1, 1), initial_state=start)
             draws, oracle, bare = np.random.default_rng(0), sp.Oracle(model, seed=0), jax.jit(jax.vmap(step))
             states, actions = draws.uniform(-0.1, 0.1, (rows, 4)).astype(np.float32), draws.integers(2, size=rows)
-            given = jnp.asarray(states), jnp.asarray(actions), jax.random.split(jax.random.key(0), rows)
-            plain = states, actions.astype(np.int32), given[2]
+            body: Any = states
+            if step is tree:
+                body = {"body": states, "time": np.zeros(rows, np.int32)}
+                states = np.column_stack([states, np.zeros(rows)])
+            keys = jax.random.split(jax.random.key(0), rows)
+            given, plain = (
+                (jax.tree.map(jnp.asarray, body), jnp.asarray(actions), keys),
+                (body, actions.astype(np.int32), keys),
+            )
             ways: list[Callable[[], Any]] = [
                 lambda oracle=oracle, given=(states, actions): oracle.sample(*given),  # type: ignore[misc]
-                lambda bare=bare, given=given: [part.block_until_ready() for part in bare(*given)],  # type: ignore[misc]
-                lambda bare=bare, given=plain: [np.asarray(part) for part in bare(*given)],  # type: ignore[misc]
+                lambda bare=bare, given=given: jax.block_until_ready(bare(*given)),  # type: ignore[misc, no-untyped-call]
+                lambda bare=bare, given=plain: jax.tree.map(np.asarray, bare(*given)),  # type: ignore[misc]
             ]
             times = np.array([[seconds(way) for way in ways] for _ in range(REPEATS)]).min(axis=0)
             goal = f"{GOAL}" if rows == 4_096 else ""

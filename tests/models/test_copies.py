@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 import smoothplan as sp
 from smoothplan.models import from_gymnasium
-from smoothplan.models.gymnasium import copies_of, notes, state_of
+from smoothplan.models.gymnasium import notes, state_of, store_of
 from tests.models.test_gymnasium import InPlace, Line, doubled
 
 CARDS = {card: (4 if card == 10 else 1) / 13 for card in range(1, 11)}
@@ -93,7 +93,7 @@ def dungeon() -> sp.GenerativeModel:
 
 def test_a_copy_is_all_of_the_environment(dungeon: sp.GenerativeModel) -> None:
     """Its construction has compared it with the real environment, step by step; here is what that would not notice."""
-    real, model, copies = Dungeon(), dungeon, copies_of(dungeon)
+    real, model, copies = Dungeon(), dungeon, store_of(dungeon)
     assert copies is not None
     assert "copies of Dungeon, states of" in repr(model)
     real.reset(seed=1)
@@ -156,7 +156,7 @@ class Bag(gymnasium.Env[Any, Any]):
 def test_plain_objects_that_are_alike_stay_apart() -> None:
     """Those that recur are written by number, by the values and types of all that they hold."""
     model, real = from_gymnasium(Bag()), Bag()
-    copies = copies_of(pickle.loads(pickle.dumps(model)))
+    copies = store_of(pickle.loads(pickle.dumps(model)))
     assert copies is not None
     real.reset(seed=1)
     real.tokens[3].worth, real.tokens[5].colour = 1.5, "a colour not seen before"
@@ -303,7 +303,7 @@ def test_a_generator_of_the_environments_own_draws_from_the_call() -> None:
     model = from_gymnasium(real, reward_range=(0, 1))
     states = np.repeat(np.asarray(model.initial_state)[None], 1_000, axis=0)
     found = sp.Oracle(model, 0).sample(states, np.zeros(1_000, dtype=np.int64)).next_states
-    copies = copies_of(model)
+    copies = store_of(model)
     assert copies is not None
     eyes = [copies.at(state, np.random.default_rng(0)).eyes for state in np.unique(found, axis=0)]
     assert sorted(eyes) == list(range(7))

@@ -11,8 +11,9 @@ from gymnasium import spaces
 import smoothplan as sp
 from smoothplan.models import from_gymnasium
 from smoothplan.models import gymnasium as door
+from smoothplan.models.copies import Copies
 from smoothplan.models.derived import split_stages
-from smoothplan.models.gymnasium import Player, copies_of, notes, state_of
+from smoothplan.models.gymnasium import Player, notes, state_of, store_of
 from smoothplan.models.model import legal_actions
 
 TABLES: list[tuple[str, dict[str, Any]]] = [
@@ -418,7 +419,7 @@ class Tired(Line):
 @pytest.mark.parametrize("counts", [True, False])
 def test_an_environment_that_truncates_itself_ends_there_if_its_state_knows_when(counts: bool) -> None:
     oracle = sp.Oracle(model := from_gymnasium(Tired(counts)), 0)
-    assert (copies_of(model) is not None) == counts
+    assert isinstance(store_of(model), Copies) == counts
     states, ends = np.asarray(model.initial_state)[None], []
     for action in (1, 0, 2):
         states, _, terminal = oracle.sample(states, [action])
@@ -484,7 +485,7 @@ def test_actions_that_an_environment_calls_legal_are_the_models(kind: type[Caref
             from_gymnasium(kind())
         legal = lambda environment: environment.unwrapped.told()["action_mask"]  # noqa: E731
     model, real = from_gymnasium(kind(), legal=legal, reward_range=(0, 1)), kind()
-    assert (copies_of(model) is None) == (kind is not Copied)
+    assert (not isinstance(store_of(model), Copies)) == (kind is not Copied)
     states = []
     for seed in range(20):
         real.reset(seed=seed)

@@ -4,6 +4,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -81,8 +82,20 @@ def test_batches_of_many_sizes_are_compiled_in_few() -> None:
     model, draws = sp.JaxModel(step, actions=2, discount=0.9, initial_state=np.zeros(2)), generator(0)
     for count in range(1, 200):
         model.step(np.zeros((count, 2), np.float32), np.zeros(count, np.int64), draws)
-    # Twice to see whether it is pure, once to see whether it draws, and once for each of 4, 16, 64 and 256 rows.
-    assert len(traced) <= 7
+    # Twice to see whether it is pure, and once for each of 4, 16, 64 and 256 rows to see whether it is as it was.
+    assert len(traced) == 6
+    assert model.step.compiled[next(iter(model.step.compiled))].many._cache_size() == 5
+
+
+def test_a_step_whose_global_has_changed_is_an_error_at_the_next_size() -> None:
+    rate = [0.5]
+    model = sp.JaxModel(lambda s, a, k: (s + rate[0], 0.0), actions=2, discount=0.9, initial_state=1.5)
+    step = partial(model.step, rng=generator(0))
+    assert step(np.ones(4, np.float32), np.zeros(4, np.int64))[0].tolist() == [1.5] * 4
+    rate[0] = 0.75
+    assert step(np.ones(4, np.float32), np.zeros(4, np.int64))[0].tolist() == [1.5] * 4  # as it was examined
+    with pytest.raises(sp.ModelError, match=r"pure.*\(1\.5, 0\.0\) and \(1\.75, 0\.0\) \(state 1\.0, action 0\)"):
+        step(np.ones(5, np.float32), np.zeros(5, np.int64))
 
 
 def test_a_tree_is_a_vector_outside_that_holds_all_of_it() -> None:

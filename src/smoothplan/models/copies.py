@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smoothplan.models.model import ModelError
+from smoothplan.models.model import Box, ModelError
 
 
 class CannotCopyError(ModelError):
@@ -62,6 +62,54 @@ def layers(environment: Any) -> list[Any]:
     return [*found, environment]
 
 
+def actions_of(space: Any) -> int | Box:
+    """The actions of a model of an environment with these."""
+    kind = type(space).__name__
+    if kind == "Discrete":
+        return int(space.n)
+    if kind != "Box" or not np.issubdtype(space.dtype, np.floating) or len(space.shape) > 1:
+        raise CannotCopyError(
+            f"its actions are {space}, and a planner needs finitely many, Discrete, or a Box of numbers or vectors: "
+            "gymnasium.wrappers.TransformAction(env, function, space) translates such actions"
+        )
+    try:
+        return Box(*(np.broadcast_to(np.asarray(end, np.float64), space.shape) for end in (space.low, space.high)))
+    except ValueError as error:
+        way = "gymnasium.wrappers.TransformAction(env, lambda action: action, Box(low, high)) gives others"
+        raise CannotCopyError(f"the ends of its actions: {error}; {way}") from None
+
+
+class Store:
+    """Has an environment in any state."""
+
+    has_clock = True
+    """Whether a state knows when an environment truncates itself, which ends the episode then."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.lock = name, threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, lock=threading.RLock())
+
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
+        """An environment in a state. It draws from `rng`."""
+        raise NotImplementedError
+
+    def state_of(self, environment: Any) -> NDArray[Any]:
+        """The state of an environment of this kind."""
+        raise NotImplementedError
+
+    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
+        """Gives an environment the draws of one by `at` with `rng`."""
+        for layer in layers(environment):
+            held = [name for name, value in vars(layer).items() if isinstance(value, np.random.Generator)]
+            vars(layer).update(dict.fromkeys(held, rng))
+        vars(environment.unwrapped)["_np_random"] = rng
+
+
 class Packing:
     """Writes content as bytes of one number, `size`: compressed by reference to that of a start, and padded with zeros.
 
@@ -79,7 +127,7 @@ class Packing:
         self._start, self.size, self._longest = content, self._given or self.size, 0
 
     def settle(self) -> None:
-        """Ends the learning. By default a state has twice the bytes of the largest one so far, and at least 256."""
+        """Ends the learning: a state has the bytes given, or twice those of the largest one so far, at least 256."""
         self.size = self._given or max(256, 64 * math.ceil(2 * self._longest / 64))
 
     def pack(self, content: bytes) -> NDArray[np.uint8]:
@@ -110,18 +158,6 @@ _EXACT = frozenset({str, int, bool, type(None)})
 """Types of values that are the same if they and their types are equal."""
 
 
-class _Plain:
-    """Makes an object of a class that holds these values and refers to nothing else."""
-
-    def __init__(self, thing: Any) -> None:
-        self._kind, self._attributes = type(thing), dict(vars(thing))
-
-    def __call__(self) -> Any:
-        made: Any = object.__new__(self._kind)
-        vars(made).update(self._attributes)
-        return made
-
-
 @lru_cache(maxsize=_MOST)
 def _is_plain(kind: Any) -> bool:
     """Whether pickle writes no more of an object than its class and its attributes."""
@@ -137,11 +173,11 @@ def _is_plain(kind: Any) -> bool:
 class _Writer(pickle.Pickler):
     """Pickles the content of an environment. Constants, and objects with a number by id, are not written themselves.
 
-    A persistent id is an int for a number, as strings have that were there at first, bytes for any other string, a
-    bytearray for bytes, a list for a tuple, and a tuple (function, *arguments) for any other immutable value. All but
-    the ints are new objects at each mention: pickle writes an object that it has seen as a reference, and equal values
-    must be equal bytes, shared or not. A set is an object, but pickle would write it in the order of its hashes: its id
-    is the same `_Members` at each mention.
+    A persistent id is an int for a number, as strings have that were there at first; for values, bytes for any other
+    string, a bytearray for bytes, a list for a tuple, a tuple (function, *arguments) for any other immutable one. These
+    are new objects at each mention: pickle writes one that it has seen as a reference, and equal values must be equal
+    bytes, shared or not. A plain object is (number of its content), then (this, number of the object), so that it stays
+    shared. A set is the same `_Members` at each mention, sorted, since pickle writes it in the order of its hashes.
     """
 
     def __init__(self, copies: "Copies", own: dict[int, int]) -> None:
@@ -149,6 +185,7 @@ class _Writer(pickle.Pickler):
         super().__init__(self._file, protocol=5)
         self._copies, self._own, self._numbers, self._strings = copies, own, copies.numbers, copies.strings
         self._sets: dict[int, _Members] = {}
+        self._mentioned: dict[int, tuple[int, int, Any]] = {}  # plain objects, which a freed one's id must not confuse
         self._memory: dict[int, int] = {}  # the array that each piece of memory belongs to
 
     def write(self, value: Any) -> bytes:
@@ -175,8 +212,14 @@ class _Writer(pickle.Pickler):
         number = self._own.get(key)
         if number is not None or (number := self._numbers.get(key)) is not None:
             return number
-        if kind is list or kind is dict or _is_plain(kind):  # type: ignore[arg-type]
+        if kind is list or kind is dict:
             return None
+        if _is_plain(kind):  # type: ignore[arg-type]
+            if (seen := self._mentioned.get(key)) is not None:
+                return seen[:2]
+            if (number := self._copies.number_of_plain(thing)) is not None:
+                self._mentioned[key] = number, len(self._mentioned), thing
+            return None if number is None else (number,)
         if isinstance(thing, np.random.Generator):
             return -1  # all of them draw from the generator of the call
         if kind is frozenset:
@@ -202,10 +245,6 @@ class _Writer(pickle.Pickler):
         """How to take a set apart. Refuses objects whose copy would not be independent."""
         if type(thing) is _Members:
             return set, (list(thing),)
-        if _is_plain(type(thing)):  # type: ignore[arg-type]
-            values = vars(thing).values()
-            plain = self._copies.plain(thing) if _EXACT.issuperset(map(type, values)) else None
-            return NotImplemented if plain is None else (plain, ())
         if isinstance(thing, np.random.RandomState | np.random.BitGenerator | random.Random):
             raise CannotCopyError(f"holds a {type(thing).__name__}: draw from self.np_random")
         if isinstance(thing, library().Env):
@@ -224,7 +263,7 @@ class _Reader(pickle.Unpickler):
 
     def __init__(self, text: bytes, constants: list[Any], own: list[Any]) -> None:
         super().__init__(io.BytesIO(text))
-        self._constants, self._own = constants, own
+        self._constants, self._own, self._plain = constants, own, list[Any]()
 
     def persistent_load(self, pid: Any) -> Any:
         """See `_Writer`."""
@@ -234,25 +273,34 @@ class _Reader(pickle.Unpickler):
         if kind is bytes:
             return pid[1:].decode(errors="surrogatepass")
         if kind is tuple:
-            return pid[0](*pid[1:]) if pid else None
+            return None if not pid else self._object(*pid) if type(pid[0]) is int else pid[0](*pid[1:])
         return pid if kind is set else tuple(pid) if kind is list else bytes(pid)
+
+    def _object(self, number: int, mentioned: int | None = None) -> Any:
+        """A plain object: a new one, or the one with this number."""
+        if mentioned is not None:
+            return self._plain[mentioned]
+        kind, attributes = self._constants[number]
+        made = object.__new__(kind)
+        vars(made).update(attributes)
+        self._plain.append(made)
+        return made
 
     def find_class(self, module: str, name: str) -> Any:
         """Refuses: every constituent of an environment has a number."""
         raise ModelError(f"a state of an environment cannot refer to {module}.{name}")
 
 
-class Copies:
+class Copies(Store):
     """Has an environment in any state: a copy with this content, which draws from the generator of the call.
 
     The environment given is not changed. Until `settle`, it learns the constants of the environment, and the bytes of a
     state, if their number `size` is 0.
     """
 
-    has_clock = True
-
     def __init__(self, environment: Any, name: str, size: int) -> None:
-        self.name, self.lock, self._learning, self.packing = name, threading.RLock(), True, Packing(name, size)
+        super().__init__(name)
+        self._learning, self.packing = True, Packing(name, size)
         chain = layers(environment)
         self._kinds = [type(layer) for layer in chain]
         # All copies share the specification and the transition table of the environment, if it has them.
@@ -265,17 +313,14 @@ class Copies:
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
         self._spaces: list[Any] = []
         self.strings: dict[str, int] = {}
-        self._plain: dict[tuple[Any, ...], _Plain] = {}
+        self._plain: dict[tuple[Any, ...], int] = {}
         real = self.at(self.state_of(environment), np.random.default_rng(0))
         real.reset(seed=0)
         self.packing.start(self._written(real))
         self.initial = self.state_of(real)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "lock"}
-
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, lock=threading.RLock())
+        super().__setstate__(state)
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
 
     def __repr__(self) -> str:
@@ -309,16 +354,17 @@ class Copies:
             self._constants.append(text)
         return number
 
-    def plain(self, thing: Any) -> _Plain | None:
-        """Makes such a plain object: known the first time that it is met, by all that it holds; None if it is not."""
-        held = vars(thing)
-        key = type(thing), *held, *held.values(), *map(type, held.values())
-        plain = self._plain.get(key)
-        if plain is None and self._learning and len(self._plain) < _MOST:
-            plain = self._plain[key] = _Plain(thing)
-            self.numbers[id(plain)] = len(self._constants)
-            self._constants.append(plain)
-        return plain
+    def number_of_plain(self, thing: Any) -> int | None:
+        """The number of what a plain object holds, which it gets the first time that it is met; None if it has none."""
+        held, values = vars(thing), vars(thing).values()
+        kinds = tuple(map(type, values))
+        if not _EXACT.issuperset(kinds):
+            return None
+        number = self._plain.get(key := (type(thing), *held, *values, *kinds))
+        if number is None and self._learning and len(self._plain) < _MOST:
+            number = self._plain[key] = len(self._constants)
+            self._constants.append((type(thing), dict(held)))
+        return number
 
     def settle(self) -> None:
         """Ends the learning."""
@@ -347,12 +393,10 @@ class Copies:
         return chain[0]
 
     def reseed(self, environment: Any, rng: np.random.Generator) -> None:
-        """Gives a rebuilt environment the draws of a copy that is rebuilt with `rng`."""
+        """See `Store`. A builtin method of its generator may be part of an environment, so it keeps this generator."""
         own = environment.unwrapped.np_random
         own.bit_generator.state = rng.bit_generator.state
-        for layer in layers(environment):
-            held = [name for name, value in vars(layer).items() if isinstance(value, np.random.Generator)]
-            vars(layer).update(dict.fromkeys(held, own))
+        super().reseed(environment, own)
         for space in self._spaces:
             space._np_random = own
 

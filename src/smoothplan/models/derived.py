@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -98,6 +98,11 @@ def split_stages(model: GenerativeModel, states: States) -> tuple[States, Ints]:
     if isinstance(model, TabularModel):
         stages, inner = np.divmod(states, before.states)
         return inner, model.states // before.states - 1 - stages
+    return _split(before, states)
+
+
+def _split(before: GenerativeModel, states: States) -> tuple[States, Ints]:
+    """States with the steps left as a last entry: those of the model before, and the steps left."""
     example = states[0, :-1] if before.initial_state is None else np.asarray(before.initial_state)
     inner = states[:, :-1].reshape(len(states), *example.shape)
     return inner.astype(example.dtype), states[:, -1].astype(np.int64)
@@ -123,7 +128,7 @@ class _StagedStep:
         return getattr(self.model.step, "one_at_a_time", False)
 
     def __call__(self, states: States, actions: Ints, rng: np.random.Generator) -> tuple[Any, ...]:
-        inner, left = split_stages(cast(Any, _Stationary(self.model)), states)
+        inner, left = _split(self.model, states)
         answer = self.model.step(arguments.frozen(inner), actions, rng)
         if not isinstance(answer, tuple) or len(answer) < 2 or np.shape(answer[0]) != inner.shape:
             return answer  # the oracle says what is wrong
@@ -140,15 +145,9 @@ class _StagedStep:
         )
 
 
-class _Stationary(NamedTuple):
-    """What `split_stages` needs of a model."""
-
-    stationary: GenerativeModel
-
-
 def _legal_of_staged(model: GenerativeModel, states: States) -> Any:
     """Which actions of the model before are legal at states with the steps left."""
-    return legal_actions(model, split_stages(cast(Any, _Stationary(model)), states)[0])
+    return legal_actions(model, _split(model, states)[0])
 
 
 def _rescaled(step: Any, before: float, discount: float) -> Any:
@@ -182,7 +181,7 @@ def _staged_kernel(step: Any, vectors: bool) -> Any:
 def _staged_table(
     model: TabularModel, steps: int, discount: float, value_range: tuple[float, float] | None
 ) -> TabularModel:
-    """The table of all stages; what ended episodes leads to the last one, whose states are terminal."""
+    """The table of all stages; terminal outcomes lead to the last one, whose states are terminal."""
     entries = model.probabilities.size * (steps + 1)
     arguments.whole("states · actions · successors · (steps + 1)", entries, most=10**9)  # memory: some gigabytes
     stages = np.arange(steps + 1)[:, None, None, None] + 1

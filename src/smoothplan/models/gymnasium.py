@@ -6,23 +6,21 @@
 import copy
 import enum
 import inspect
-import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import frozen
-from smoothplan.models.copies import CannotCopyError, Copies, layers, library
+from smoothplan.models.copies import CannotCopyError, Copies, Store, actions_of, layers, library
 from smoothplan.models.derived import at_stage, finite_horizon
 from smoothplan.models.jax import JaxModel, from_functional
 from smoothplan.models.model import (
-    Box,
     GenerativeModel,
     ModelError,
     RowError,
@@ -58,34 +56,29 @@ def from_gymnasium(
 ) -> GenerativeModel:
     """A generative model of a Gymnasium environment. Its actions are finitely many, or a `Box` of finite ends.
 
-    An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers.
-    Another whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns this attribute and steps.
-    CartPole and MountainCar with their default parameters become compiled models of the same states, which differ from
-    the environment in the last digits only. A functional environment, such as "phys2d/CartPole-v1", becomes a
-    `JaxModel`. MuJoCo's and Atari's environments save their state and take it back, and so does any for which
-    `snapshot` and `restore` are given. Any other is simulated by copies: a state is the content of the environment, in
-    bytes. `state_of` gives the state of a real environment for all of them.
+    An environment with a transition table (`env.unwrapped.P`) becomes a `TabularModel` with the same state numbers. One
+    whose whole state is `env.unwrapped.state` becomes a `VectorModel` that assigns it; CartPole and MountainCar with
+    default parameters are compiled, and differ in the last digits only. A functional one, "phys2d/CartPole-v1",
+    becomes a `JaxModel`. MuJoCo's, Atari's, and any with `snapshot` and `restore`, take their saved state back. Any
+    other is copied: a state is its content in bytes. `state_of` gives the state of a real environment.
 
-    Wrappers of observations do not matter. Those that translate actions or rewards go with an assignable state; with
-    any other, or a table, the environment is copied as a whole. The environment passed is not changed. Time limits of
-    Gymnasium's wrapper are dropped unless there is a horizon; an environment that truncates itself ends there if the
-    model's states are its copies or snapshots, which know when.
+    Wrappers that translate actions or rewards go with an assigned or saved state; with others the environment is copied
+    as a whole. The environment passed is not changed. Time limits of Gymnasium's wrapper are dropped unless there is a
+    horizon; one of the environment's own ends an episode if states are copies or snapshots, which know when.
 
     Args:
         environment: an id such as "FrozenLake-v1", or an environment.
         discount: γ. With 1, episodes end at the environment's time limit, or after `horizon` steps.
         horizon: an episode ends after that many steps, and its state has the steps left, see `finite_horizon`. By
             default none, or the time limit with discount=1.
-        legal: whether only actions that the environment's own mask allows are the model's, if it has a method such as
-            action_masks; in Python also a function of the environment to booleans [K].
-        reward_range: smallest and largest reward, if they are known. They are for tables, classic control and
-            Blackjack, and for environments with an attribute of this name. Without them nothing can be proved.
-        value_range: bounds of the unregularised optimal values, see `Declarations`: (0, 1) for FrozenLake, which pays
-            1 at its end.
+        legal: whether the model has only the actions that a method of the environment, such as action_masks, calls
+            legal; or a function of the environment to booleans [K].
+        reward_range: smallest and largest reward; without it nothing can be proved. It is known for tables, classic
+            control, Blackjack, and environments with an attribute of this name.
+        value_range: bounds of the unregularised optimal values, see `Declarations`: (0, 1) for FrozenLake.
         snapshot: a function of an environment to its whole state, in bytes or in an array of fixed shape.
         restore: a function of an environment and what `snapshot` returned, which puts it into that state.
-        state_bytes: bytes of a state by copies or by snapshots in bytes; by default twice as many as random play needs,
-            and at least 256.
+        state_bytes: of a state by copies or by snapshots in bytes; by default twice what random play needs, or 256.
         **options: passed to `gymnasium.make` with an id, such as map_name="8x8".
 
     Raises:
@@ -103,13 +96,16 @@ def from_gymnasium(
     wrappers: list[Any] = [type(layer) for layer in layers(given)[:-1]]
     simple = all(any(issubclass(kind, base) and kind.step is base.step for base in translating) for kind in wrappers)
     model: GenerativeModel | None = None
-    if len(wrappers) == 0 and hasattr(given.unwrapped, "func_env"):
-        model = from_functional(given, name, reward_range=reward_range, **declared)
     try:
-        declared["actions"] = _actions(given.action_space)
-        mask = _Masked(legal, declared["actions"]) if callable(legal) else _masked(given, legal, declared["actions"])
+        declared["actions"] = actions_of(given.action_space)
+        if len(wrappers) == 0 and hasattr(given.unwrapped, "func_env"):
+            model = from_functional(given, reward_range=reward_range, **declared)
+        ask = legal if callable(legal) else None
+        told = ask is None and arguments.flag("legal", legal) and _told(given) and isinstance(declared["actions"], int)
+        mask = _Masked(ask, declared["actions"]) if ask or told else None
         ways = known_ways(given, simple) if snapshot is None or restore is None else Ways(snapshot, restore)
-        if ways is None and any(_is_of(value, "Box2D") for layer in layers(given) for value in vars(layer).values()):
+        held = (value for layer in layers(given) for value in vars(layer).values())
+        if ways is None and any(type(value).__module__.partition(".")[0] == "Box2D" for value in held):
             raise CannotCopyError(
                 "it is a simulation by Box2D, whose contacts and impulses can be neither copied nor saved from Python. "
                 "If you can save and restore its state, give snapshot= and restore="
@@ -140,13 +136,13 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]", ste
     >>> state_of(from_gymnasium(lake), lake)
     0
     """
-    before, horizon = _parts(model)[0], horizon_of(model)
-    if before is not None and horizon is not None:
-        if steps_left is None:
-            if (clock := _time_limit(environment)) is None:
-                raise ValueError("steps_left must be given for an environment without a TimeLimit wrapper, got None")
-            steps_left = horizon - (clock._elapsed_steps or 0)
-        left = arguments.whole("steps_left", steps_left, least=0, most=horizon)
+    before, horizon = _parts(model)[0], horizon_of(model) or 0
+    if before is not None:
+        clock = _time_limit(environment)
+        if steps_left is None and clock is None:
+            raise ValueError("steps_left must be given for an environment without a TimeLimit wrapper, got None")
+        given = horizon - (clock._elapsed_steps or 0) if steps_left is None else steps_left
+        left = arguments.whole("steps_left", given, least=0, most=horizon)
         return at_stage(model, np.asarray(state_of(before, environment))[None], left)[0]
     bare: Any = environment.unwrapped
     if isinstance(model, TabularModel):
@@ -158,28 +154,24 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]", ste
     return found.astype(np.asarray(model.initial_state).dtype, copy=False)
 
 
-def store_of(model: GenerativeModel) -> "Store | None":
+def store_of(model: GenerativeModel) -> Store | None:
     """What a model simulates an environment by; None if it is a table or compiled."""
     step = getattr(_parts(model)[1], "scalar", None)
     return step.store if isinstance(step, EnvironmentStep) else None
 
 
-def copies_of(model: GenerativeModel) -> Copies | None:
-    """The copies by which a model simulates an environment; None if there are none."""
-    store = store_of(model)
-    return store if isinstance(store, Copies) else None
-
-
 def notes(model: GenerativeModel) -> tuple[str, ...]:
     """Sentences that a user of a model must read."""
     found, store = [], store_of(model)
-    if isinstance(store, Copies):
-        note = "A copy knows all that the environment holds, even if observations hide it"
-        found.append(f"{store.name} is simulated by copies of the environment. {note}")
-    if isinstance(store, Snapshots):
-        note = "A snapshot knows the whole state of the environment, even if observations hide it"
-        found.append(f"{store.name} is simulated by snapshots of the environment. {note}")
-        found += [f"{store.name}: {store.ways.note}"] if store.ways.note else []
+    for kind, one, many in ((Copies, "copy", "copies"), (Snapshots, "snapshot", "snapshots")):
+        if isinstance(store, kind):
+            whole = "all that the environment holds" if kind is Copies else "the whole state of the environment"
+            found.append(
+                f"{store.name} is simulated by {many} of the environment. "
+                f"A {one} knows {whole}, even if observations hide it"
+            )
+    if isinstance(store, Snapshots) and store.ways.note:
+        found.append(f"{store.name}: {store.ways.note}")
     if _parts(model)[0] is not None:
         found.append(
             f"Planning knows the steps left of {horizon_of(model)}, by the environment's time limit or as horizon= says"
@@ -192,12 +184,6 @@ def _parts(model: Any) -> tuple[Any, Any]:
     before = getattr(model, "stationary", None)
     step = (before or model).step
     return before, getattr(step, "step", step)
-
-
-def _points(model: Any) -> Any:
-    """The actions out of a box that `discretise` chose, [K] or [K, d]; None if there are none."""
-    steps: list[Any] = [getattr(each, "step", None) for each in (model, getattr(model, "stationary", None))]
-    return next((step.points for step in steps if hasattr(step, "points")), None)
 
 
 # What an environment says about itself
@@ -240,23 +226,6 @@ def _steps(given: Any, name: str, discount: float, horizon: int | None) -> int |
     return int(steps)
 
 
-def _actions(space: Any) -> int | Box:
-    """The actions of a model of an environment with these."""
-    match type(space).__name__:
-        case "Discrete":
-            return int(space.n)
-        case "Box" if np.issubdtype(space.dtype, np.floating) and len(space.shape) <= 1:
-            try:
-                return Box(space.low.astype(np.float64), space.high.astype(np.float64))
-            except ValueError as error:
-                way = "gymnasium.wrappers.TransformAction(env, lambda action: action, Box(low, high)) gives others"
-                raise CannotCopyError(f"the ends of its actions: {error}; {way}") from None
-    raise CannotCopyError(
-        f"its actions are {space}, and a planner needs finitely many, Discrete, or a Box of numbers or vectors: "
-        "gymnasium.wrappers.TransformAction(env, function, space) translates such actions"
-    )
-
-
 def native(space: Any, action: Any) -> Any:
     """An action of a model as the environment takes it: counted from the start of the space, or of its dtype."""
     return int(space.start) + int(action) if hasattr(space, "start") else np.asarray(action, dtype=space.dtype)
@@ -295,18 +264,14 @@ def _action_names(given: Any) -> tuple[str, ...] | None:
 
 
 def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]:
-    """The range of the rewards, as declared or as known, if it is; and their kind.
-
-    Environments of Gymnasium are known by their sources; the steps of classic control are deterministic.
-    """
+    """The range of the rewards, as declared or as Gymnasium's sources tell, and their kind."""
     environment = layers(given)[0]
     own = getattr(environment, "reward_range", None)  # as many environments of older libraries say
     known, kind = tuple(own) if own is not None and np.isfinite(own).all() else None, "bounded"
     if type(environment).__module__.startswith("gymnasium.envs."):
         match type(environment).__name__:
             case "CartPoleEnv":
-                barto = getattr(environment, "_sutton_barto_reward", False)
-                known, kind = (-1.0, 0.0) if barto else (1.0, 1.0), "deterministic"
+                known, kind = (-1.0, 0.0) if environment._sutton_barto_reward else (1.0, 1.0), "deterministic"
             case "MountainCarEnv":
                 known, kind = (-1.0, -1.0), "deterministic"
             case "Continuous_MountainCarEnv":
@@ -331,13 +296,17 @@ MASKS = ("action_masks", "get_action_mask", "valid_action_mask", "action_mask")
 
 @dataclass(frozen=True)
 class _Masked:
-    """Asks an environment for its legal actions."""
+    """Asks an environment for its legal actions, by a function or by its own method."""
 
-    ask: Legal
+    ask: Legal | None
     actions: int
 
     def __call__(self, environment: Any) -> NDArray[np.bool_]:
-        mask = np.asarray(self.ask(environment))
+        given: list[Any] = [environment]
+        if (ask := self.ask) is None:
+            ask, parameters = _told(environment), inspect.signature(_told(environment)).parameters.values()
+            given = [environment.unwrapped.s] if any(each.default is each.empty for each in parameters) else []
+        mask = np.asarray(ask(*given))
         if mask.shape != (self.actions,) or not np.isin(mask, (0, 1)).all():
             raise ModelError(f"legal must be a function of the environment to booleans [{self.actions}], got {mask!r}")
         return mask.astype(np.bool_)
@@ -349,37 +318,7 @@ def _told(environment: Any) -> Any:
     return next(filter(callable, found), None)
 
 
-def _ask(environment: Any) -> Any:
-    """The legal actions as an environment tells them."""
-    method = _told(environment)
-    needed = [each for each in inspect.signature(method).parameters.values() if each.default is each.empty]
-    return method(environment.unwrapped.s) if needed else method()
-
-
-def _masked(given: Any, legal: bool, actions: Any) -> _Masked | None:
-    """Asks for the legal actions, if that is wanted and the environment has a method that tells them."""
-    wanted = arguments.flag("legal", legal) and not isinstance(actions, Box) and _told(given) is not None
-    return _Masked(_ask, actions) if wanted else None
-
-
 # Models
-
-
-class Store(Protocol):
-    """Has an environment in any state."""
-
-    name: str
-    lock: Any
-    has_clock: bool  # whether a state knows when an environment truncates itself, which ends the episode then
-
-    def at(self, state: Any, rng: np.random.Generator) -> Any:
-        """An environment in a state. It draws from `rng`."""
-
-    def state_of(self, environment: Any) -> Any:
-        """The state of an environment of this kind."""
-
-    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
-        """Gives an environment the draws of one by `at` with `rng`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -473,39 +412,37 @@ def _numbers(real: Any, action: int) -> NDArray[Any] | None:
     return start.astype(np.result_type(start, later)) if {start.dtype.kind, later.dtype.kind} <= set("fiu") else None
 
 
-class _AssignedState:
-    """Has an environment in any state, by assigning it; every other attribute is as it was after a reset.
+class _AssignedState(Store):
+    """Assigns the state of an environment, which draws from the generator of the call.
 
-    The environment draws from the generator of the call.
+    Every other attribute is as it was after a reset.
     """
 
     has_clock = False
 
     def __init__(self, name: str, environment: Any) -> None:
-        self.name, self._environment, self.lock = name, environment, threading.RLock()
-        self._attributes = dict(vars(environment.unwrapped))
+        super().__init__(name)
+        self._environment, self._attributes = environment, dict(vars(environment.unwrapped))
 
     def __reduce__(self) -> Any:
-        vars(self._environment.unwrapped).clear()
-        vars(self._environment.unwrapped).update(self._attributes)
+        self._restore()
         return type(self), (self.name, self._environment)
 
-    def at(self, state: Any, rng: np.random.Generator) -> Any:
-        """See `Store`."""
+    def _restore(self) -> Any:
         bare = self._environment.unwrapped
         vars(bare).clear()
         vars(bare).update(self._attributes)
-        bare.state = state.copy()
-        bare.np_random = rng
+        return bare
+
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
+        """See `Store`."""
+        bare = self._restore()
+        bare.state, bare.np_random = state.copy(), rng
         return self._environment
 
     def state_of(self, environment: Any) -> Any:
         """See `Store`."""
         return np.array(environment.unwrapped.state)
-
-    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
-        """See `Store`."""
-        environment.unwrapped.np_random = rng
 
 
 def _twin(real: Any) -> Step | None:
@@ -556,19 +493,13 @@ def _by_store(
     return EnvironmentStep(store, mask).model(initial_state=store.initial, **declared)
 
 
-def _is_of(value: Any, module: str) -> bool:
-    """Whether the class of a value is of a package."""
-    return str(getattr(type(value), "__module__", "")).partition(".")[0] == module
-
-
 def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
-    """Steps the real environment and the model side by side, from the same states with the same draws.
+    """Whether 300 random steps of environment and model, with the same draws, have the same results.
 
-    Returns whether 300 steps, in at most 50 episodes of at most 100, show no difference in the reward, the end, or the
-    next state. The operations of a compiled twin are in another order, so its next state may differ by 1e-12. If the
-    environment reports legal actions beside its observations, they must be those of the model.
+    They are in at most 50 episodes of at most 100 steps. If the environment reports legal actions beside its
+    observations, they must be those of the model.
     """
-    error = 1e-12 if isinstance(model, JitModel) else 0.0
+    error = 1e-12 if isinstance(model, JitModel) else 0.0  # the operations of a compiled twin are in another order
     store, choices, steps = store_of(model), np.random.default_rng(0), iter(range(300))
     for episode in range(50):
         _, info = real.reset(seed=episode)
@@ -582,10 +513,7 @@ def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
                         "method action_masks(): give legal=, a function of the environment to booleans [K], or False"
                     )
             chosen, seed = random_actions(model, state, choices), int(choices.integers(2**32))
-            if store is not None:
-                store.reseed(real, np.random.default_rng(seed))
-            else:
-                real.unwrapped.np_random = np.random.default_rng(seed)
+            (store or Store("")).reseed(real, np.random.default_rng(seed))
             _, reward, terminated, truncated, info = real.step(native(real.action_space, chosen[0]))
             ends = bool(terminated or (truncated and store is not None and store.has_clock))
             reached = state_of(model, real)
@@ -615,13 +543,9 @@ Look = Callable[[NDArray[np.uint8], float], None]
 
 
 class Player:
-    """A real environment, with its own randomness and time limit.
+    """A real environment, with its own randomness and time limit; one that is passed is stepped itself.
 
-    Args:
-        environment: an id, or an environment, which is then stepped itself.
-        model: from `from_gymnasium`, of this environment.
-        look: is given a picture of every state; the render_mode of an environment passed must then be "rgb_array".
-        **options: passed to `gymnasium.make` with an id.
+    `model` is of this environment; `look` is given a picture of every state.
     """
 
     def __init__(self, environment: Any, model: GenerativeModel, look: Look | None = None, **options: Any) -> None:
@@ -645,11 +569,8 @@ class Player:
     @property
     def state(self) -> Any:
         """The state as the model knows it."""
-        return state_of(self._model, self._environment, None if self._horizon is None else self._horizon - self._moves)
-
-    @property
-    def _horizon(self) -> int | None:
-        return horizon_of(self._model)
+        horizon = horizon_of(self._model)
+        return state_of(self._model, self._environment, None if horizon is None else horizon - self._moves)
 
     def reset(self, seed: int) -> None:
         """Starts an episode."""
@@ -658,17 +579,15 @@ class Player:
         self._look()
 
     def move(self, action: Any) -> tuple[float, bool, bool]:
-        """Takes an action: reward, terminated, and truncated by the environment's own time limit or the horizon.
-
-        Actions are numbered from 0, or in the box of the model.
-        """
-        if (points := _points(self._model)) is not None:
-            action = points[action]
-        space = self._environment.action_space
-        _, reward, terminated, truncated, _ = self._environment.step(native(space, action))
+        """Takes an action of the model: reward, terminated, and truncated by the time limit or the horizon."""
+        steps: list[Any] = [getattr(each, "step", None) for each in (self._model, _parts(self._model)[0])]
+        # The actions out of a box that `discretise` chose.
+        action = next((step.points[action] for step in steps if hasattr(step, "points")), action)
+        given = native(self._environment.action_space, action)
+        _, reward, terminated, truncated, _ = self._environment.step(given)
         self._moves += 1
         self._look()
-        return float(reward), bool(terminated), bool(truncated) or self._moves == self._horizon
+        return float(reward), bool(terminated), bool(truncated) or self._moves == horizon_of(self._model)
 
     def _look(self) -> None:
         if self.look is not None:

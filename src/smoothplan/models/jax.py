@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from smoothplan.base import arguments
 from smoothplan.base.compiling import paused_clock
 from smoothplan.base.streams import generator
+from smoothplan.models.copies import actions_of
 from smoothplan.models.model import Box, Declarations, ModelError, States
 
 if TYPE_CHECKING:
@@ -38,21 +38,18 @@ class JaxModel(Declarations):
     """A simulator of one state, written in JAX. It is compiled, and computes many states at a time.
 
     Outside, states are NumPy arrays of JAX's precision: float32 unless `jax_enable_x64` is set. The state of `step` may
-    also be a tuple, a dictionary or another pytree of numbers and arrays, with the structure of `initial_state`.
-    Outside, it is then a vector that holds all its numbers exactly; if NumPy has no type for that, it is refused.
-    `ravel` and `unravel` convert one state.
+    also be a tuple, a dictionary or another pytree, with the structure of `initial_state`. Outside, it is a vector that
+    holds all its numbers exactly, or an error. `ravel` and `unravel` convert one state.
 
-    A reward equal to an end of `reward_range` rounded to the reward's own precision counts as that end, so that (-0.1,
-    1) means what it says in float32. This changes a reward by one rounding at most. Any other reward outside the range
-    is an error. The same holds for a discount.
-
-    If the outcome cannot depend on the key, by JAX's trace of the step at the `initial_state`, transitions and rewards
-    are declared deterministic.
+    A reward or a discount equal to a declared end, rounded to its own precision, counts as that end: (-0.1, 1) means
+    what it says in float32. If the outcome cannot depend on the key, by JAX's trace of the step at the `initial_state`,
+    transitions and rewards are declared deterministic.
 
     Args:
         step: step(state, action, key) returns (next_state, reward, terminal, discount) of one state; the last, or the
             last two, may be omitted. An action is an int32, or of JAX's precision if actions are a `Box`. A step must
-            be pure. It is traced and run twice to see that, at the `initial_state` or else at the first call.
+            be pure: it is traced and run twice, at the `initial_state` or else at the first call, and traced again
+            before a new size of batches.
         **declarations: see `Declarations`. `legal` is a function of many states, such as `jax.vmap` of a function of
             one. Its argument has the structure of `step`'s state, with leaves [n, ...].
 
@@ -213,14 +210,14 @@ class _Step:
         form, kind = self.form or _Form.of(states[0]), load_jax().dtypes.canonicalize_dtype(actions.dtype)
         rows, seed = [*form.leaves(states), actions.astype(kind)], rng.integers(2**32, size=2, dtype=np.uint32)
         types = tuple((each.dtype, each.shape[1:]) for each in rows)
-        if types not in self.compiled:
-            with paused_clock():
-                self.compiled[types] = self._checked(form, [each[:1] for each in rows])
 
         def run(first: int, *rows: NDArray[Any]) -> Any:
             size = types, len(rows[0])
-            with nullcontext() if size in self.compiled else paused_clock():
-                found = self.compiled[types](np.append(seed, np.uint32(first)), *rows)
+            if size in self.compiled:
+                return self.compiled[types].many(np.append(seed, np.uint32(first)), *rows)
+            with paused_clock():
+                self._checked(types, form, [each[:1] for each in rows])
+                found = self.compiled[types].many(np.append(seed, np.uint32(first)), *rows)
             self.compiled[size] = None
             return found
 
@@ -255,41 +252,65 @@ class _Step:
         """Whether the outcome may be random: it depends on the key, or a discount may end the episode."""
         from jax.interpreters.partial_eval import dce_jaxpr
 
-        ((types, _),) = [each for each in self.compiled.items() if each[1] is not None]
-        jax, form = load_jax(), self.form
-        assert form is not None
-        traced = jax.make_jaxpr(partial(self._one, form))(jax.random.key(0), *(np.zeros(s, d) for d, s in types)).jaxpr
-        return len(traced.outvars) == len(types) + 2 or dce_jaxpr(traced, [True] * len(traced.outvars))[1][0]
+        (traced,) = filter(None, self.compiled.values())
+        outcomes = len(traced.jaxpr.outvars)
+        return outcomes == len(traced.jaxpr.invars) + 1 or dce_jaxpr(traced.jaxpr, [True] * outcomes)[1][0]
 
-    def _checked(self, form: _Form, row: list[NDArray[Any]]) -> Any:
-        """The compiled function of a seed and the number of the first row, and of rows; an error if it is not pure."""
-        jax = load_jax()
+    def _checked(self, types: Any, form: _Form, row: list[NDArray[Any]]) -> None:
+        """Traces the step for rows like this one; an error if it is not pure.
 
-        def many(seed: Any, *rows: Any) -> Any:
-            key = jax.random.wrap_key_data(seed[:2], impl="threefry2x32")
-            numbers = seed[2] + jax.numpy.arange(len(rows[-1]), dtype=np.uint32)
-            return jax.vmap(partial(self._one, form))(jax.vmap(jax.random.fold_in, (None, 0))(key, numbers), *rows)
-
-        given = [np.zeros(3, dtype=np.uint32), *row]
-        place = f"state {form.states(row[:-1])[0].tolist()}, action {row[-1][0]}"
-        twice = [jax.jit(lambda *given: many(*given)) for _ in range(2)]
+        Batches of all sizes are computed by the first trace. Before a new one, the step must still give it.
+        """
+        jax, place = load_jax(), f"state {form.states(row[:-1])[0].tolist()}, action {row[-1][0]}"
+        given, before = (np.zeros(3, dtype=np.uint32), *row), self.compiled.get(types)
         try:
-            first, second = (each.trace(*given).jaxpr for each in twice)
-            texts = {re.sub("0x[0-9a-fX]+", "", str(each)) for each in (first, second)}
-            same = len(texts) == 1 and all(map(np.array_equal, first.consts, second.consts))
-            outcomes = [jax.device_get(each(*given)) for each in (twice[0], twice[0] if same else twice[1])]
+            traced = [_Traced.of(partial(self._one, form), row) for _ in range(2 if before is None else 1)]
+            first, second = [before or traced[0], traced[-1]]
+            same = first.agrees(second)
+            # A function of Python that JAX calls back is no part of a trace, so its results are compared, too.
+            twice = () if same and before else (first, first if same else second)
+            outcomes = [jax.device_get(each.many(*given)) for each in twice]
         except ModelError:
             raise
         except Exception as error:  # whatever JAX, or the step, raises
             reason = str(error).partition("\n")[0]
             raise ModelError(f"JAX cannot run step: {type(error).__name__}: {reason} ({place})") from error
-        if not same or not all(map(partial(np.array_equal, equal_nan=True), *outcomes)):
+        if not same or (outcomes and not all(map(partial(np.array_equal, equal_nan=True), *outcomes))):
             ends = [(form.states(each[: len(row) - 1])[0].tolist(), float(each[len(row) - 1][0])) for each in outcomes]
             raise ModelError(
                 "step must be pure, but the same state, action and key gave two different results: (next state, "
                 f"reward) {ends[0]} and {ends[1]} ({place})"
             )
-        return twice[0]
+        self.compiled[types] = first
+
+
+class _Traced(NamedTuple):
+    """What a step of one row computes, and the compiled function of a seed, the first row's number, and rows."""
+
+    jaxpr: Any
+    consts: Any
+    many: Any
+
+    @classmethod
+    def of(cls, one: Callable[..., Any], row: list[NDArray[Any]]) -> "_Traced":
+        """Traces a function of a key and a row."""
+        from jax.extend.core import jaxpr_as_fun
+
+        jax = load_jax()
+        words = partial(jax.random.wrap_key_data, impl="threefry2x32")
+        traced = jax.make_jaxpr(lambda *given: one(*given))(words(np.zeros(2, np.uint32)), *(each[0] for each in row))
+
+        def many(seed: Any, *rows: Any) -> Any:
+            numbers = seed[2] + jax.numpy.arange(len(rows[-1]), dtype=np.uint32)
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(words(seed[:2]), numbers)
+            return jax.vmap(jaxpr_as_fun(traced))(keys, *rows)
+
+        return cls(traced.jaxpr, traced.consts, jax.jit(many))
+
+    def agrees(self, other: "_Traced") -> bool:
+        """Whether another trace computes the same."""
+        texts = {re.sub("0x[0-9a-fX]+", "", str(each.jaxpr)) for each in (self, other)}
+        return len(texts) == 1 and all(map(np.array_equal, self.consts, other.consts))
 
 
 def _snapped(numbers: NDArray[Any], ends: tuple[float, ...]) -> NDArray[Any]:
@@ -315,17 +336,15 @@ def from_gymnax(
 ) -> JaxModel:
     """A generative model of an environment of gymnax.
 
-    A state is the whole state of the environment, so a planner sees more than an observation may tell. The time is a
-    part of it: an episode ends at the environment's time limit, and what comes after is worth 0. The limit is declared
-    as `horizon`, so that `discount=1.0` is allowed.
+    A state is the whole state, the time included: planners may see more than an observation tells, and an episode ends
+    at the environment's time limit. The limit is declared as `horizon`, so that `discount=1.0` is allowed.
 
     Args:
         environment: an id such as "CartPole-v1", or an environment.
         params: its parameters; the default ones by default.
         discount: γ.
-        time_limit: False takes the time out of the state, `state.replace(time=None)`, and each step is taken at the
-            time of a reset. Values are then those of the endless problem, which needs fewer calls. It is right only if
-            the environment uses the time for its limit alone.
+        time_limit: False takes the time out of the state, `state.replace(time=None)`: values are those of the endless
+            problem. It is right only if the environment uses the time for its limit alone.
         seed: of the reset whose state is the `initial_state`. `model.ravel(state)` makes one of any other state.
         **declarations: see `Declarations`. The range of the rewards is unknown unless `reward_range` is given.
     """
@@ -341,7 +360,7 @@ def from_gymnax(
     params = defaults if params is None else params
     _, state = jax.jit(environment.reset_env)(jax.random.key(seed), params)
     step, limit = _Gymnax(environment, params, None if time_limit else state.time), int(params.max_steps_in_episode)
-    declared = {"actions": _actions(environment.name, environment.action_space(params)), "discount": discount}
+    declared = {"actions": actions_of(environment.action_space(params)), "discount": discount}
     if not arguments.flag("time_limit", time_limit):
         return JaxModel(step, initial_state=state.replace(time=None), **declared | declarations)
     model = JaxModel(step, initial_state=state, **declared | {"horizon": limit} | declarations)
@@ -366,11 +385,10 @@ class _Gymnax:
         return following, reward * 1.0, done  # some rewards are truth values
 
 
-def from_functional(environment: "gymnasium.Env[Any, Any]", name: str, **declared: Any) -> JaxModel:
+def from_functional(environment: "gymnasium.Env[Any, Any]", **declared: Any) -> JaxModel:
     """A generative model of a functional environment of Gymnasium. The reward range is unknown unless declared."""
     functional: Any = environment.unwrapped.func_env  # type: ignore[attr-defined]
-    actions, start = _actions(name, functional.action_space), functional.initial(load_jax().random.key(0))
-    return JaxModel(_Functional(functional), actions=actions, initial_state=start, **declared)
+    return JaxModel(_Functional(functional), initial_state=functional.initial(load_jax().random.key(0)), **declared)
 
 
 @dataclass(frozen=True)
@@ -384,14 +402,3 @@ class _Functional:
         following = self.functional.transition(state, action, key)
         reward = self.functional.reward(state, action, following, key)
         return following, reward, self.functional.terminal(following, key)
-
-
-def _actions(name: str, space: Any) -> Any:
-    """The number of actions of a space, or their box."""
-    if hasattr(space, "n"):
-        return int(space.n)
-    if hasattr(space, "low") and np.issubdtype(space.dtype, np.floating):
-        return Box(
-            *(np.broadcast_to(np.asarray(end, dtype=np.float64), space.shape) for end in (space.low, space.high))
-        )
-    raise ValueError(f"{name} must have numbered actions, or actions in a box of real numbers, got {space}")

@@ -4,14 +4,13 @@ MuJoCo's environments and Atari's are known here; for others the user gives two 
 """
 
 import importlib
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from smoothplan.base import arguments
-from smoothplan.models.copies import CannotCopyError, Packing, layers
+from smoothplan.models.copies import CannotCopyError, Packing, Store, layers
 
 Snapshot = Callable[[Any], Any]
 """snapshot(environment) → its state, in bytes or in an array of numbers of fixed shape."""
@@ -30,16 +29,15 @@ class Ways(NamedTuple):
     note: str = ""  # a sentence that a user must read
 
 
-class Snapshots:
+class Snapshots(Store):
     """Has an environment in any state: one environment of its own, which takes the state back.
 
     It draws from the generator of the call.
     """
 
-    has_clock = True
-
     def __init__(self, environment: Any, name: str, ways: Ways, size: int) -> None:
-        self.name, self.lock, self.ways, self._environment = name, threading.RLock(), ways, environment
+        super().__init__(name)
+        self.ways, self._environment = ways, environment
         self._ready()
         saved, self._packing = ways.snapshot(environment), Packing(name, size)
         self._packed, self._form = isinstance(saved, bytes), (np.shape(saved), np.asarray(saved).dtype)
@@ -47,11 +45,8 @@ class Snapshots:
             self._packing.start(saved)
         self.initial = self.state_of(environment)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "lock"}
-
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, lock=threading.RLock())
+        super().__setstate__(state)
         self._ready()  # most environments are pickled as their arguments
 
     def __repr__(self) -> str:
@@ -83,13 +78,6 @@ class Snapshots:
             form = "bytes" if self._packed else f"numbers of shape {shape} and dtype {dtype}"
             raise CannotCopyError(f"snapshot must return bytes or numbers, here {form}, got {arguments.shown(saved)}")
         return state
-
-    def reseed(self, environment: Any, rng: np.random.Generator) -> None:
-        """Makes an environment draw from a generator."""
-        for layer in layers(environment):
-            held = [name for name, value in vars(layer).items() if isinstance(value, np.random.Generator)]
-            vars(layer).update(dict.fromkeys(held, rng))
-        vars(environment.unwrapped)["_np_random"] = rng
 
 
 def known_ways(environment: Any, simple: bool) -> Ways | None:
