@@ -58,8 +58,8 @@ class Agent(AbstractContextManager["Agent"]):
     """Chooses actions, state by state, and keeps what its reference learns.
 
     The first decision makes a reference from there. At every state a part of the calls improves it, if it can learn,
-    and the rest goes into a race between the actions, as in `decide`. Actions may be a `Box`, without a reference or
-    a rule of yours.
+    and the rest goes into a race between the actions, as in `decide`. If nothing is random, the rest goes into a plan
+    instead, which is kept from state to state. Actions may be a `Box`, without a reference or a rule of yours.
 
     Args:
         model: the simulator.
@@ -158,7 +158,9 @@ class Agent(AbstractContextManager["Agent"]):
         self._stop_signal.deadline = None if self._seconds is None else begun + self._seconds
         before = current.set(self._stop_signal)
         try:
-            if self._policies.learns_at_states and self._planned.actions > 1 and self._limit != 0:
+            # Plans are compared by V̂ where they end, which must not change from step to step.
+            learns = self._policies.learns_at_states and not self._policies.has_plan
+            if learns and self._planned.actions > 1 and self._limit != 0:
                 calls = None if self._limit is None else max(1, int(learning * self._limit))
                 self._policies.improve(state, calls=calls, until=until)
             run.compare(self._workers)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, amount
@@ -20,12 +21,14 @@ from smoothplan.bounds.gape import OTGapE, SearchRun
 from smoothplan.chains.maker import spend
 from smoothplan.chains.reference import Reference, required_reference
 from smoothplan.decide.boxes import coarse_points, refine
-from smoothplan.decide.policies import Budget, PolicyReference, PolicySearch, Rule
-from smoothplan.decide.race import Difference, Race
+from smoothplan.decide.plans import Plan, Plans
+from smoothplan.decide.policies import Budget, PolicyReference, PolicySearch, Rule, full_horizon
+from smoothplan.decide.race import Difference, Race, ReturnsEngine
 from smoothplan.models.derived import chosen_actions, discretise
 from smoothplan.models.model import (
     Box,
     GenerativeModel,
+    States,
     action_names,
     declares_rewards,
     horizon_of,
@@ -46,6 +49,7 @@ HOPELESS = 100.0, 10.0  # a proof that seems to take more times the budget, at f
 FIRST_LOOK = (
     4_000  # calls after which that is judged for a simulator in Python, which walks call for one state at a time
 )
+PLAN_SHARE = 0.8  # the share of what is left after the policy for plans, if nothing is random
 WORTH_TELLING = 0.02  # a loss, as a share of the span of all actions, that a reader would act on
 DOUBT = 0.2  # the chance of such a loss that a warning tells
 ALIKE = 1e-4  # returns that differ by a smaller share of their size are alike: a table solves for its values to 1e-5
@@ -247,6 +251,7 @@ class DecisionRun:
         self._policies, self._before = policies, policies.calls
         self._search: SearchRun | None = None
         self.race: Race | None = None
+        self._plans: Plans | None = None  # of this state
 
     @property
     def calls(self) -> int:
@@ -258,6 +263,11 @@ class DecisionRun:
         """Whether the state is known to be terminal: there is nothing to decide."""
         model = self.root.model
         return isinstance(model, TabularModel) and bool(model.terminal[self.root.state])
+
+    @property
+    def _has_box(self) -> bool:
+        """Whether actions are a box, of which the root's model has a few."""
+        return self._model is not self.root.model
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -274,9 +284,31 @@ class DecisionRun:
         return np.arange(len(self._names)) if mask is None else np.flatnonzero(mask[0])
 
     @property
-    def _compared(self) -> GenerativeModel:
-        """The model of the actions compared."""
+    def _raced(self) -> GenerativeModel:
+        """The model of the actions that have returns."""
         return self.root.model if self.race is None else self.race.model
+
+    @property
+    def _compared(self) -> GenerativeModel:
+        """The model of the actions compared: of a box, the first of a plan may be one more, which comes last."""
+        plan, place = self._plan
+        if plan is None or place < self._raced.actions:
+            return self._raced
+        return discretise(self._model, np.concatenate([chosen_actions(self._raced), plan.actions[:1]]))[0]
+
+    @property
+    def _plan(self) -> tuple[Plan | None, int]:
+        """The plan that is followed, if one is better than the race's choice; and the place of its first action."""
+        if self._plans is None or self._plans.best is None or self._plans.base is None:
+            return None, 0
+        best = self._plans.best
+        if best.value - self._plans.base.value <= 1e-9 * abs(best.value):
+            return None, 0
+        if not self._has_box:
+            return best, int(best.actions[0])
+        points = chosen_actions(self._raced)
+        same = (points == best.actions[0]).reshape(len(points), -1).all(axis=1)
+        return best, int(np.argmax(same)) if same.any() else len(points)
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -333,26 +365,60 @@ class DecisionRun:
         Raises:
             Stopped: time is up.
         """
-        root = self.root
-        if self._policies.reference is None:
+        root, reference = self.root, self._policies.reference
+        if reference is None:
             return
-        kept = self._delta if self._policies.keeps else None
-        self.race = race = Race(root, self._policies.reference, kept, self._first_chunk)
-        left = root.max_calls if root.max_calls is None else root.max_calls - self.calls
+        self.race = race = Race(root, reference, self._delta if self._policies.keeps else None, self._first_chunk)
+        if self._proved and root.max_calls is not None:  # a proved action needs estimates only beside it
+            race.run(min(self._left, self.calls), workers)
+        if self._settled:
+            return
+        self._start_plans(reference)
+        self._run_race(race, reference, 1.0 if self._plans is None else 1.0 - PLAN_SHARE, workers)
+        if self._plans is not None:
+            choice: Any = race.choice()
+            first = chosen_actions(race.model)[choice] if self._has_box else choice
+            while self._plans.improve(self._left, first):
+                pass
+            if self._plans.random:
+                self._run_race(race, reference, 1.0, workers)
+
+    @property
+    def _left(self) -> int:
+        """The calls that are left, or that the time that is left allows."""
+        return self.budget(1.0).as_calls(1.0, self.calls)
+
+    def _start_plans(self, reference: Reference) -> None:
+        """Begins to plan, if nothing seems random."""
+        model = self.root.model
+        if isinstance(model, TabularModel) or getattr(model, "legal", None) is not None:
+            return
+        engine = ReturnsEngine(model, reference.q, curvature.value_interval(model, HardMax()), None)
+
+        def course(states: States) -> Floats | Ints:
+            actions = engine.policy(states)
+            return chosen_actions(model)[actions] if self._has_box else actions
+
+        plans = self._policies.plans_of(self._model)
+        calls = int(PLAN_SHARE * self._left)
+        if plans.start(self.root.state, course, engine.value, full_horizon(model), calls):
+            self._plans = plans
+
+    def _run_race(self, race: Race, reference: Reference, part: float, workers: Workers) -> None:
+        """Races by a part of what is left."""
+        root = self.root
+        limit, now = self.calls + int(part * self._left), working_time()
+        until = math.inf if root.max_seconds is None else now + part * (root.begun + root.max_seconds - now)
 
         def run(share: float = 1.0) -> None:
-            if left is not None:
-                return race.run(int(share * (left - race.calls)), workers)
-            assert root.max_seconds is not None
-            until, now = root.begun + root.max_seconds, working_time()
+            if root.max_calls is not None:
+                return race.run(int(share * (limit - self.calls)), workers)
+            now = working_time()
             return race.run_for(now + share * (until - now), workers)
 
-        if self._model is not root.model:
-            refine(race, self._model, self._policies.reference, lambda: self.budget(1.0).as_calls(1.0, self.calls), run)
-            return
-        if self._proved and left is not None:  # a proved action needs estimates only beside it
-            race.run(min(left, self.calls), workers)
-        if not self._settled:
+        if self._has_box and race.calls == 0:
+            refine(race, self._model, reference, lambda: int(part * self._left), run)
+        else:
             run()
 
     @property
@@ -367,30 +433,31 @@ class DecisionRun:
     def decision(self, status: Status) -> Decision:
         """The decision by everything found so far."""
         root, race, terminal, names = self.root, self.race, status == "terminal", self._names
-        points = None if self._model is root.model else chosen_actions(self._compared)
+        points = chosen_actions(self._compared) if self._has_box else None
         legal, count = self._legal, len(names)
         returns, (q, errors) = np.zeros(count, np.int64), np.full((2, count), np.nan)
         q[legal], errors[legal] = 0.0, 0.0 if terminal else np.inf
         nothing = Difference(math.nan, math.nan, 0)
         apart = [Difference(0.0, math.inf, 0) if each in legal else nothing for each in range(count)]
         action, gap, regret = int(legal[0]), (0.0 if terminal else math.inf), (0.0 if terminal else math.inf)
+        plan, place = self._plan
         if race is not None:
             q, errors, returns = race.estimates()
-            action = race.choice()
-            # Many close actions differ by little but the reference's errors, which only the whole standard error has.
-            if points is not None and self._policies.keeps:
-                lead = race.difference(action, race.best)
-                action = action if lead.at_most(self._delta / max(count - 1, 1)) > 0.0 else race.best
+            action = race.choice() if plan is None else place
         found = None if self._search is None else self._search.result()
         if found is not None:
             action, gap = self._proved_gap(found, action)
         rivals = [int(rival) for rival in legal if rival != action]
         soon = apart
         if race is not None:
+            led = plan is not None and action == place
+            base = race.choice() if led else action
             apart, soon = (
-                [race.difference(other, action, early) if other in legal else nothing for other in range(count)]
+                [race.difference(one, base, early) if one in legal else nothing for one in range(race.model.actions)]
                 for early in (False, True)
             )
+            if led:
+                (q, errors, returns), (apart, soon) = self._led(base, place, (q, errors, returns), (apart, soon))
             level = 1.0 - self._delta / max(len(rivals), 1)  # for all rivals together
             # Late returns compare under the policy that is followed, early ones under the values of the reference,
             # which may be those of a better policy, unless late returns clearly contradict them.
@@ -430,8 +497,38 @@ class DecisionRun:
             actions=points,
             policy_action=self._policies.rule_action(root.state),
             reference=self._policies.reference,
-            samples=None if race is None else race.samples,
+            samples=None if race is None else self._widened(race.samples.T, np.nan).T,
         )
+
+    def _widened(self, each: NDArray[Any], value: float) -> NDArray[Any]:
+        """Something of each action that has returns, [K, ...], with a value for one more if a plan begins with it."""
+        more = len(self._names) - len(each)
+        return np.concatenate([each, np.full((more, *each.shape[1:]), value, dtype=each.dtype)])
+
+    def _led(
+        self,
+        base: int,
+        place: int,
+        estimates: tuple[Floats, Floats, Ints],
+        views: tuple[Sequence[Difference], Sequence[Difference]],
+    ) -> tuple[tuple[Floats, Floats, Ints], tuple[list[Difference], list[Difference]]]:
+        """Estimates, and differences to a base, with the plan at its place: differences are those to the plan.
+
+        It leads the course of the base by what a return of both tells. Half of the part of V̂ may be wrong.
+        """
+        assert self._plans is not None
+        assert self._plans.best is not None
+        assert self._plans.base is not None
+        lead = self._plans.best.value - self._plans.base.value
+        doubt = abs(self._plans.best.tail - self._plans.base.tail) / 2.0
+        q, errors, returns = (self._widened(each, 0.0) for each in estimates)
+        q[place], errors[place], returns[place] = q[base] + lead, math.hypot(errors[base], doubt), returns[base]
+        found = []
+        for view in views:
+            behind = [Difference(each.mean - lead, math.hypot(each.error, doubt), each.rows) for each in view]
+            itself = Difference(0.0, 0.0, view[base].rows)
+            found.append([*behind[:place], itself, *behind[place + 1 :]])
+        return (q, errors, returns), (found[0], found[1])
 
     def _proved_gap(self, found: Snapshot, estimated: int) -> tuple[int, float]:
         """The action that is proved, unless another is clearly better by estimates, and its proved gap."""
@@ -469,6 +566,10 @@ class DecisionRun:
             if self._model is not self.root.model:
                 parts.append(f"{self.race.model.actions} actions of the box were compared")
             parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
+        plan, _ = self._plan
+        if plan is not None and self._plans is not None and self._plans.base is not None:
+            lead, alone = plan.value - self._plans.base.value, "nothing random was seen"
+            parts.append(f"{alone}, and a plan of {len(plan.actions)} steps earns {lead:.3g} more than these returns")
         return "; ".join(parts) or "nothing was tried"
 
     def _warnings(
@@ -491,7 +592,8 @@ class DecisionRun:
             guess = "arbitrary" if race is None else "the best guess of a poor reference"
             yield f"{limit} did not suffice for a single return of every action: the action is {guess}"
             return
-        if getattr(self._policies.reference, "is_blank", False):
+        planned = self._plan[0] is not None
+        if getattr(self._policies.reference, "is_blank", False) and not planned:
             yield (
                 "the reference has learnt nothing, for all rewards that it saw were alike: returns follow action "
                 f"{names[race.best]} everywhere"
@@ -500,7 +602,7 @@ class DecisionRun:
             yield f"{limit} sufficed for only {counts[action]} returns of every action: the estimates are rough"
             return
         returns = race.samples[~np.isnan(race.samples)]
-        if race.cut_weight > 0.0 and np.ptp(returns) <= ALIKE * np.abs(returns).max():
+        if race.cut_weight > 0.0 and np.ptp(returns) <= ALIKE * np.abs(returns).max() and not planned:
             yield (
                 f"all returns are alike, {means[action]:.4g}: what tells the actions apart was not met within {limit}, "
                 "so the action is arbitrary"

@@ -27,6 +27,7 @@ from smoothplan.chains.maker import RECURRENCE, spend, suits_grid
 from smoothplan.chains.reference import Reference, TooFewCallsError, values_of
 from smoothplan.chains.returns import LEAST_STEPS, affordable, tournament
 from smoothplan.chains.shared import LEAST_SAMPLES, SharedReference
+from smoothplan.decide.plans import Plans
 from smoothplan.models.model import (
     GenerativeModel,
     Oracle,
@@ -180,6 +181,7 @@ class PolicySearch:
         reference: its best actions are the policy; None until there is one.
         compared: what was compared, and who won by how much, in words; empty if there was nothing to compare.
         table: the reference on a graph of explored states, if states recur.
+        plans: sequences of actions, once they were asked for.
         knows: whether that table is accurate at the state where the policy was made, by its own standard errors: then
             there is nothing to compare.
     """
@@ -199,11 +201,13 @@ class PolicySearch:
             "fit": (1, "reference"),
             "singles": (2, "reference"),
             "walk": (0, "walk"),
+            "plans": (1, "walk"),
             "contest": (0, "contest"),
         }
         self._oracles = {name: Oracle(model, seed, number, role) for name, (number, role) in roles.items()}
         self.reference: Any = reference
         self.table: SharedReference | None = None
+        self.plans: Plans | None = None
         self.compared, self.knows = "", False
         self._made, self._given_calls = reference is not None and rule is None, 0
         self._start: Any = None
@@ -216,6 +220,17 @@ class PolicySearch:
     def calls(self) -> int:
         """Simulator calls made, exact even if an error or a stop has ended them."""
         return self._given_calls + sum(oracle.calls for oracle in self._oracles.values())
+
+    def plans_of(self, model: GenerativeModel) -> Plans:
+        """Plans of the simulator as it was given, which may have a box of actions."""
+        if self.plans is None:
+            self.plans = Plans(self._oracles["plans"].of_model(model))
+        return self.plans
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether there is a plan from the latest state."""
+        return self.plans is not None and self.plans.best is not None
 
     @property
     def made(self) -> bool:

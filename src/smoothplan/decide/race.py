@@ -558,8 +558,12 @@ class ReturnsEngine:
             alike = np.tile(np.array(sums), (len(marks), count, 1))
             none = np.zeros_like(alike)
             return PairedReturns(alike, none, none, np.full((count, len(actions)), marks[-1]))
-        policy = [lambda states: values_of(self.reference, states, self.model).argmax(axis=1)]
-        return paired_returns(oracle, repeated(state, count), policy, self._value, marks, actions)
+        return paired_returns(oracle, repeated(state, count), [self.policy], self.value, marks, actions)
 
-    def _value(self, states: States) -> Floats:
+    def policy(self, states: States) -> Ints:
+        """The reference's best actions at states [n, ...], [n]."""
+        return np.asarray(values_of(self.reference, states, self.model).argmax(axis=1))
+
+    def value(self, states: States) -> Floats:
+        """The reference's values of states [n, ...], as far as they are possible, [n]."""
         return np.asarray(np.clip(values_of(self.reference, states, self.model).max(axis=1), *self.values))
