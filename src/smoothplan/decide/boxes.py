@@ -6,14 +6,14 @@ points that are closer and closer together, each time in a window around the act
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.chains.reference import QFunction, Reference
 from smoothplan.decide.race import Race
-from smoothplan.models.derived import discretise
+from smoothplan.models.derived import chosen_actions, discretise
 from smoothplan.models.model import Box, GenerativeModel, States
 
 COARSE = {1: 9, 2: 3, 3: 3}  # points of each side, for boxes of few dimensions
@@ -59,6 +59,28 @@ class _OfNearest:
         return np.asarray(self.coarse(states), dtype=np.float64)[:, self.nearest]
 
 
+def _widen(race: Race, model: GenerativeModel, reference: Reference, more: Floats, link: int, again: Ints) -> None:
+    """Further actions of a box take part in a race; see `Race.widen`."""
+    box = cast(Box, model.actions)
+    points = np.concatenate([chosen_actions(race.model), more])
+    scaled, coarse = (
+        ((each - box.low) / (box.high - box.low)).reshape(len(each), -1) for each in (points, coarse_points(box))
+    )
+    nearest = ((scaled[:, None] - coarse[None]) ** 2).sum(axis=-1).argmin(axis=1)
+    race.widen(discretise(model, points)[0], _OfNearest(reference.q, nearest), link, again)
+
+
+def add_point(race: Race, model: GenerativeModel, reference: Reference, action: Any) -> int:
+    """The place of an action among those of a race between actions of a box, in which it takes part if it did not."""
+    points = chosen_actions(race.model)
+    same = (points == action).reshape(len(points), -1).all(axis=1)
+    if same.any():
+        return int(np.argmax(same))
+    choice = race.choice()
+    _widen(race, model, reference, np.asarray(action)[None], choice, np.array([choice]))
+    return len(points)
+
+
 def refine(
     race: Race, model: GenerativeModel, reference: Reference, left: Callable[[], int], run: Callable[[float], None]
 ) -> None:
@@ -76,7 +98,6 @@ def refine(
     """
     box = window = cast(Box, model.actions)
     points, size, sides = coarse_points(box), box.low.size, box.high - box.low
-    coarse = ((points - box.low) / sides).reshape(len(points), -1)
     share = ROUND_SHARE
     while True:
         run(share)
@@ -95,8 +116,6 @@ def refine(
         if share > 1.0:
             break
         points = np.concatenate([points, more])
-        scaled = ((points - box.low) / sides).reshape(len(points), -1)
-        nearest = ((scaled[:, None] - coarse[None]) ** 2).sum(axis=-1).argmin(axis=1)
-        race.widen(discretise(model, points)[0], _OfNearest(reference.q, nearest), best, again)
+        _widen(race, model, reference, more, best, again)
     if len(race.active) > 1:
         run(1.0)

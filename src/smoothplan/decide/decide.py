@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, amount
@@ -20,12 +19,13 @@ from smoothplan.base.records import Record
 from smoothplan.bounds.gape import OTGapE, SearchRun
 from smoothplan.chains.maker import spend
 from smoothplan.chains.reference import Reference, required_reference
-from smoothplan.decide.boxes import coarse_points, refine
-from smoothplan.decide.plans import Plan, Plans
+from smoothplan.decide.boxes import add_point, coarse_points, refine
+from smoothplan.decide.plans import Plans
 from smoothplan.decide.policies import Budget, PolicyReference, PolicySearch, Rule, full_horizon
-from smoothplan.decide.race import Difference, Race, ReturnsEngine
+from smoothplan.decide.race import Difference, Lead, Race
 from smoothplan.models.derived import chosen_actions, discretise
 from smoothplan.models.model import (
+    Actions,
     Box,
     GenerativeModel,
     States,
@@ -251,7 +251,6 @@ class DecisionRun:
         self._policies, self._before = policies, policies.calls
         self._search: SearchRun | None = None
         self.race: Race | None = None
-        self._plans: Plans | None = None  # of this state
 
     @property
     def calls(self) -> int:
@@ -284,31 +283,9 @@ class DecisionRun:
         return np.arange(len(self._names)) if mask is None else np.flatnonzero(mask[0])
 
     @property
-    def _raced(self) -> GenerativeModel:
-        """The model of the actions that have returns."""
-        return self.root.model if self.race is None else self.race.model
-
-    @property
     def _compared(self) -> GenerativeModel:
-        """The model of the actions compared: of a box, the first of a plan may be one more, which comes last."""
-        plan, place = self._plan
-        if plan is None or place < self._raced.actions:
-            return self._raced
-        return discretise(self._model, np.concatenate([chosen_actions(self._raced), plan.actions[:1]]))[0]
-
-    @property
-    def _plan(self) -> tuple[Plan | None, int]:
-        """The plan that is followed, if one is better than the race's choice; and the place of its first action."""
-        if self._plans is None or self._plans.best is None or self._plans.base is None:
-            return None, 0
-        best = self._plans.best
-        if best.value - self._plans.base.value <= 1e-9 * abs(best.value):
-            return None, 0
-        if not self._has_box:
-            return best, int(best.actions[0])
-        points = chosen_actions(self._raced)
-        same = (points == best.actions[0]).reshape(len(points), -1).all(axis=1)
-        return best, int(np.argmax(same)) if same.any() else len(points)
+        """The model of the actions compared."""
+        return self.root.model if self.race is None else self.race.model
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -346,7 +323,7 @@ class DecisionRun:
 
         with display.polling(lambda: self.calls):
             self._policies.make(root.state, self.budget(PREPARATION_SHARE), prove if self._proves else None)
-            if self._policies.knows and not self._proved and self._model is root.model:
+            if self._policies.knows and not self._proved and not self._has_box:
                 self._policies.improve(root.state, **self.budget(TABLE_SHARE).upto(1.0, self.calls))
 
     def budget(self, share: float) -> Budget:
@@ -360,7 +337,7 @@ class DecisionRun:
         return self._search is not None and within(self._search.proved.gap, self._epsilon)
 
     def compare(self, workers: Workers) -> None:
-        """Races the actions with the rest of the budget, if there is a policy to follow.
+        """Spends the rest of the budget, if there is a policy to follow: on a race, and on plans if nothing is random.
 
         Raises:
             Stopped: time is up.
@@ -373,36 +350,40 @@ class DecisionRun:
             race.run(min(self._left, self.calls), workers)
         if self._settled:
             return
-        self._start_plans(reference)
-        self._run_race(race, reference, 1.0 if self._plans is None else 1.0 - PLAN_SHARE, workers)
-        if self._plans is not None:
-            choice: Any = race.choice()
-            first = chosen_actions(race.model)[choice] if self._has_box else choice
-            while self._plans.improve(self._left, first):
+        plans = self._plans(race)
+        self._run_race(race, reference, 1.0 if plans is None else 1.0 - PLAN_SHARE, workers)
+        if plans is None:
+            return
+        usual: Any = race.choice()
+        try:
+            while plans.improve(self._left, chosen_actions(race.model)[usual] if self._has_box else usual):
                 pass
-            if self._plans.random:
-                self._run_race(race, reference, 1.0, workers)
+        finally:
+            if (found := plans.gain) is not None:
+                first = found.plan.actions[0]
+                place = add_point(race, self._model, reference, first) if self._has_box else int(first)
+                race.plan = Lead(place, usual, len(found.plan.actions), found.mean, found.error)
+        if plans.random:
+            self._run_race(race, reference, 1.0, workers)
+
+    def _plans(self, race: Race) -> Plans | None:
+        """Plans from the state, if nothing seems random and all actions are legal."""
+        model, plans = self.root.model, self._policies.plans_of(self._model)
+        if isinstance(model, TabularModel) or getattr(model, "legal", None) is not None:
+            return None
+        engine = race.engine
+
+        def course(states: States) -> Actions:
+            actions = engine.policy(states)
+            return chosen_actions(model)[actions] if self._has_box else actions
+
+        calls = int(PLAN_SHARE * self._left)
+        return plans if plans.start(self.root.state, course, engine.value, full_horizon(model), calls) else None
 
     @property
     def _left(self) -> int:
         """The calls that are left, or that the time that is left allows."""
         return self.budget(1.0).as_calls(1.0, self.calls)
-
-    def _start_plans(self, reference: Reference) -> None:
-        """Begins to plan, if nothing seems random."""
-        model = self.root.model
-        if isinstance(model, TabularModel) or getattr(model, "legal", None) is not None:
-            return
-        engine = ReturnsEngine(model, reference.q, curvature.value_interval(model, HardMax()), None)
-
-        def course(states: States) -> Floats | Ints:
-            actions = engine.policy(states)
-            return chosen_actions(model)[actions] if self._has_box else actions
-
-        plans = self._policies.plans_of(self._model)
-        calls = int(PLAN_SHARE * self._left)
-        if plans.start(self.root.state, course, engine.value, full_horizon(model), calls):
-            self._plans = plans
 
     def _run_race(self, race: Race, reference: Reference, part: float, workers: Workers) -> None:
         """Races by a part of what is left."""
@@ -440,24 +421,23 @@ class DecisionRun:
         nothing = Difference(math.nan, math.nan, 0)
         apart = [Difference(0.0, math.inf, 0) if each in legal else nothing for each in range(count)]
         action, gap, regret = int(legal[0]), (0.0 if terminal else math.inf), (0.0 if terminal else math.inf)
-        plan, place = self._plan
         if race is not None:
             q, errors, returns = race.estimates()
-            action = race.choice() if plan is None else place
+            action = race.choice()
+            # Many close actions differ by little but the reference's errors, which only the whole standard error has.
+            if points is not None and self._policies.keeps and race.plan is None:
+                lead = race.difference(action, race.best)
+                action = action if lead.at_most(self._delta / max(count - 1, 1)) > 0.0 else race.best
         found = None if self._search is None else self._search.result()
         if found is not None:
             action, gap = self._proved_gap(found, action)
         rivals = [int(rival) for rival in legal if rival != action]
         soon = apart
         if race is not None:
-            led = plan is not None and action == place
-            base = race.choice() if led else action
             apart, soon = (
-                [race.difference(one, base, early) if one in legal else nothing for one in range(race.model.actions)]
+                [race.difference(other, action, early) if other in legal else nothing for other in range(count)]
                 for early in (False, True)
             )
-            if led:
-                (q, errors, returns), (apart, soon) = self._led(base, place, (q, errors, returns), (apart, soon))
             level = 1.0 - self._delta / max(len(rivals), 1)  # for all rivals together
             # Late returns compare under the policy that is followed, early ones under the values of the reference,
             # which may be those of a better policy, unless late returns clearly contradict them.
@@ -497,38 +477,8 @@ class DecisionRun:
             actions=points,
             policy_action=self._policies.rule_action(root.state),
             reference=self._policies.reference,
-            samples=None if race is None else self._widened(race.samples.T, np.nan).T,
+            samples=None if race is None else race.samples,
         )
-
-    def _widened(self, each: NDArray[Any], value: float) -> NDArray[Any]:
-        """Something of each action that has returns, [K, ...], with a value for one more if a plan begins with it."""
-        more = len(self._names) - len(each)
-        return np.concatenate([each, np.full((more, *each.shape[1:]), value, dtype=each.dtype)])
-
-    def _led(
-        self,
-        base: int,
-        place: int,
-        estimates: tuple[Floats, Floats, Ints],
-        views: tuple[Sequence[Difference], Sequence[Difference]],
-    ) -> tuple[tuple[Floats, Floats, Ints], tuple[list[Difference], list[Difference]]]:
-        """Estimates, and differences to a base, with the plan at its place: differences are those to the plan.
-
-        It leads the course of the base by what a return of both tells. Half of the part of V̂ may be wrong.
-        """
-        assert self._plans is not None
-        assert self._plans.best is not None
-        assert self._plans.base is not None
-        lead = self._plans.best.value - self._plans.base.value
-        doubt = abs(self._plans.best.tail - self._plans.base.tail) / 2.0
-        q, errors, returns = (self._widened(each, 0.0) for each in estimates)
-        q[place], errors[place], returns[place] = q[base] + lead, math.hypot(errors[base], doubt), returns[base]
-        found = []
-        for view in views:
-            behind = [Difference(each.mean - lead, math.hypot(each.error, doubt), each.rows) for each in view]
-            itself = Difference(0.0, 0.0, view[base].rows)
-            found.append([*behind[:place], itself, *behind[place + 1 :]])
-        return (q, errors, returns), (found[0], found[1])
 
     def _proved_gap(self, found: Snapshot, estimated: int) -> tuple[int, float]:
         """The action that is proved, unless another is clearly better by estimates, and its proved gap."""
@@ -563,13 +513,12 @@ class DecisionRun:
             kind = type(reference).__name__ if not isinstance(reference, PolicyReference) else repr(reference)
             ends = horizon_of(self.root.model) is not None and self.race.cut_weight == 0.0
             cut = "" if late >= full or ends else ", and the reference's value beyond"
-            if self._model is not self.root.model:
+            if self._has_box:
                 parts.append(f"{self.race.model.actions} actions of the box were compared")
             parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
-        plan, _ = self._plan
-        if plan is not None and self._plans is not None and self._plans.base is not None:
-            lead, alone = plan.value - self._plans.base.value, "nothing random was seen"
-            parts.append(f"{alone}, and a plan of {len(plan.actions)} steps earns {lead:.3g} more than these returns")
+            if self.race.plan is not None:
+                lead = f"earns {self.race.plan.mean:.3g} more than these returns"
+                parts.append(f"nothing random was seen, and a plan of {self.race.plan.steps} steps {lead}")
         return "; ".join(parts) or "nothing was tried"
 
     def _warnings(
@@ -592,7 +541,7 @@ class DecisionRun:
             guess = "arbitrary" if race is None else "the best guess of a poor reference"
             yield f"{limit} did not suffice for a single return of every action: the action is {guess}"
             return
-        planned = self._plan[0] is not None
+        planned = race.plan is not None
         if getattr(self._policies.reference, "is_blank", False) and not planned:
             yield (
                 "the reference has learnt nothing, for all rewards that it saw were alike: returns follow action "

@@ -20,6 +20,7 @@ Course = Callable[[States], Actions]
 
 PLANS, LONG = 50, 50  # plans are so long that the calls suffice for as many; or, if calls are few, as long as this
 FEWEST = 8  # plans that the calls of a decision suffice for, and of a batch
+PROBE = 8  # steps that tell most simulators with something random
 HALVINGS = 6.0  # of the side of a box: the smallest change of an action
 FRESH = 0.25  # of the plans of numbered actions have nothing in common with the best one
 DOUBLINGS = 5.0  # of the number of steps that change alike
@@ -31,6 +32,20 @@ class Plan(NamedTuple):
     actions: Actions  # [H]; of a box [H] or [H, d]
     value: float  # what they earn, discounted, and V̂ of the state that they reach
     tail: float  # the part of V̂
+    end: Any  # the state that they reach
+
+    def repeats(self, other: "Plan") -> bool:
+        """Whether the same actions have earned the same, V̂ apart, and led to the same state; but for rounding."""
+        apart = abs((self.value - self.tail) - (other.value - other.tail))
+        return apart <= 1e-9 * abs(self.value) and np.allclose(self.end, other.end, rtol=1e-9, atol=1e-9)
+
+
+class Gain(NamedTuple):
+    """How much more a plan earns than the course that plans are compared with, and how far V̂ may be off."""
+
+    plan: Plan
+    mean: float
+    error: float
 
 
 class Plans:
@@ -41,15 +56,22 @@ class Plans:
 
     Attributes:
         best: the best plan from the latest state; None before there is any.
-        base: the course of the action and the policy that plans are compared with; None before it was taken.
         random: whether the same actions have earned different returns: then there are no plans.
     """
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle, self._actions = oracle, oracle.model.actions
         self.best: Plan | None = None
-        self.base: Plan | None = None
+        self._base: Plan | None = None  # the course that plans are compared with
         self.random = False
+
+    @property
+    def gain(self) -> Gain | None:
+        """What the best plan is worth; None if it is worth nothing. Half of the part of V̂ may be wrong."""
+        if self.best is None or self._base is None:
+            return None
+        mean, error = self.best.value - self._base.value, abs(self.best.tail - self._base.tail) / 2.0
+        return Gain(self.best, mean, error) if mean > 1e-9 * abs(self.best.value) else None
 
     def start(self, state: Any, policy: Course, value: Values, steps: int, calls: int) -> bool:
         """Begins at a state with what is left of the last plan, or with the policy's course; whether there are plans.
@@ -61,7 +83,7 @@ class Plans:
             steps: the length of a plan, at most.
             calls: that plans may take here.
         """
-        self._state, self._policy, self._value, self.base = np.asarray(state), policy, value, None
+        self._state, self._policy, self._value, self._base = np.asarray(state), policy, value, None
         steps, before = min(steps, max(calls // PLANS, min(LONG, calls // FEWEST))), self.best
         self.best = None
         if self.random or steps == 0:
@@ -70,10 +92,11 @@ class Plans:
         left: Actions = plans[0, :0] if before is None else before.actions[1 : steps + 1]
         plans[1, : len(left)] = left
         # The same course twice if there is no plan: whether nothing is random is not known yet.
-        course, other = self._courses(plans, np.array([0, len(left)]))
-        if before is None and _differ(course, other):
-            self.random = True
-            return False
+        for length in (min(PROBE, steps), steps) if before is None else (steps,):
+            course, other = self._courses(plans[:, :length], np.array([0, len(left)]))
+            if before is None and not other.repeats(course):
+                self.random = True
+                return False
         self.best = other if other.value > course.value else course
         return True
 
@@ -89,11 +112,11 @@ class Plans:
         """
         assert self.best is not None
         steps, until = len(self.best.actions), self._oracle.calls + calls
-        if self.base is None and calls >= steps:
+        if self._base is None and calls >= steps:
             course = self._nothing(steps)
             course[0] = first
-            (self.base,) = self._courses(course[None], np.ones(1, dtype=np.int64))
-            self.best = max(self.base, self.best, key=lambda plan: plan.value)
+            (self._base,) = self._courses(course[None], np.ones(1, dtype=np.int64))
+            self.best = max(self._base, self.best, key=lambda plan: plan.value)
         left = (until - self._oracle.calls) // steps - 1  # the last one tells whether it earns the same again
         if left < 1:
             return False
@@ -102,7 +125,7 @@ class Plans:
         ahead = max(self._courses(self._changed(self.best.actions, count), ends), key=lambda plan: plan.value)
         if ahead.value > self.best.value:
             (again,) = self._courses(ahead.actions[None], np.array([steps]))
-            self.random = _differ(ahead, again)
+            self.random = not again.repeats(ahead)
             self.best = None if self.random else ahead
         return not self.random
 
@@ -144,14 +167,15 @@ class Plans:
     def _courses(self, plans: Actions, ends: Ints) -> list[Plan]:
         """What plans [n, H, ...] earn; the policy takes over after the first steps of each, [n]."""
         oracle, count, steps = self._oracle, len(plans), plans.shape[1]
-        plans, states, going = plans.copy(), np.stack([self._state] * count), np.arange(count)
-        values, tails, scale = np.zeros(count), np.zeros(count), 1.0
+        plans, ended, going = plans.copy(), np.stack([self._state] * count), np.arange(count)
+        values, tails, scale, states = np.zeros(count), np.zeros(count), 1.0, ended
         for step in range(steps):
             over: NDArray[np.bool_] = ends[going] <= step
             if over.any():
                 plans[going[over], step] = self._policy(states[over])
             found = oracle.sample(states, plans[going, step])
             values[going] += scale * found.rewards
+            ended[going] = found.next_states
             scale *= oracle.model.discount
             going, states = going[~found.terminals], found.next_states[~found.terminals]
             if len(going) == 0:
@@ -160,9 +184,5 @@ class Plans:
                 raise too_long(oracle.model, step + 1, states[0])
         if len(going):
             tails[going] = scale * self._value(states)
-        return [Plan(*course) for course in zip(plans, (values + tails).tolist(), tails.tolist(), strict=True)]
-
-
-def _differ(one: Plan, other: Plan) -> bool:
-    """Whether the same actions have earned different returns, V̂ apart: it may be rounded in another way."""
-    return abs((one.value - one.tail) - (other.value - other.tail)) > 1e-9 * abs(one.value)
+        courses = zip(plans, (values + tails).tolist(), tails.tolist(), ended, strict=True)
+        return [Plan(*course) for course in courses]

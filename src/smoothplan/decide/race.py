@@ -88,6 +88,16 @@ class Difference(NamedTuple):
         return 1.0 - NormalDist().cdf((margin - self.mean) / self.error)
 
 
+class Lead(NamedTuple):
+    """How much more a plan earns than a return of the race's choice does, if nothing is random."""
+
+    action: int  # that the plan begins with
+    choice: int
+    steps: int
+    mean: float
+    error: float
+
+
 class Race:
     """A race at a state between returns that follow a reference. Its estimates are valid whenever it is stopped.
 
@@ -106,6 +116,8 @@ class Race:
         active: the actions that are not eliminated.
         enough: rows that make an estimate: one suffices if nothing is random.
         next_chunk: the number of the next chunk of samples.
+        engine: samples the returns.
+        plan: that is followed instead of the reference, if one earns more.
     """
 
     def __init__(
@@ -124,6 +136,7 @@ class Race:
         if isinstance(reference, SharedReference) and not self._exact:
             self._table = reference.claims(root.state)
         self.next_chunk, self.calls = first_chunk, 0
+        self.plan: Lead | None = None
         self.enough = 1 if self._exact else LEAST
         self._begin()
 
@@ -136,8 +149,8 @@ class Race:
         self._exact, chains = is_deterministic(model), None
         if self._exact and isinstance(reference, GridReference) and compiles(model) and declares_rewards(model):
             chains = BatchedChains(model, HardMax(), reference.grid, min(max(float(self._claims.max()), low), high))
-        self._engine = ReturnsEngine(model, reference.q, (low, high), chains)
-        self._work = Work(self._engine, model, root.state, root.seed, kept=False, role="race")
+        self.engine = ReturnsEngine(model, reference.q, (low, high), chains)
+        self._work = Work(self.engine, model, root.state, root.seed, kept=False, role="race")
 
     def _begin(self) -> None:
         """Forgets all returns."""
@@ -277,7 +290,7 @@ class Race:
         self, rows: int, marks: list[int], workers: Workers, most: int | None = None
     ) -> Iterator[PairedReturns]:
         """Samples rows of returns of the active actions, in chunks of so many rows at most."""
-        size = most or max(1, self._engine.chunk_calls // (marks[-1] * len(self.active)))
+        size = most or max(1, self.engine.chunk_calls // (marks[-1] * len(self.active)))
         if most is None and getattr(self.model.step, "one_at_a_time", False):
             size = min(size, max(1, math.ceil(rows / PIECES)))
 
@@ -368,7 +381,12 @@ class Race:
         means = np.where(counts == 0, self.claim, means + correction)
         if self._table is not None:
             means, errors = _combined((means, errors), (self._table.q, self._table.errors))
-        return np.where(self._claims > -np.inf, means, np.nan), np.where(self._claims > -np.inf, errors, np.nan), counts
+        means, errors = (np.where(self._claims > -np.inf, each, np.nan) for each in (means, errors))
+        if self.plan is not None:
+            first, choice, _, lead, doubt = self.plan
+            means[first], errors[first] = means[choice] + lead, math.hypot(errors[choice], doubt)
+            counts[first] = counts[choice]
+        return means, errors, counts
 
     def _offset(self) -> tuple[float, float]:
         """The mean of V − V̂ where returns are cut, estimated, and its standard error."""
@@ -415,11 +433,20 @@ class Race:
 
     def difference(self, one: int, other: int, early: bool = False) -> Difference:
         """How much better one action is than another, by the rows that have returns of both, late or early ones."""
+        if self.plan is None or one == other or self.plan.action not in (one, other):
+            return self._difference(one, other, early)
+        first, choice, _, lead, doubt = self.plan
+        found = self._difference(*((choice, other) if one == first else (one, choice)), early)
+        mean = found.mean + (lead if one == first else -lead)
+        return Difference(mean, math.hypot(found.error, doubt), found.rows)
+
+    def _difference(self, one: int, other: int, early: bool) -> Difference:
+        """The same without a plan."""
         if one == other:
             return Difference(0.0, 0.0, int((~np.isnan(self._returns[:, one])).sum()))
         found, link = self._by_returns(one, other, early), int(self._links[max(one, other)])
         if found.rows == 0 and link not in (-1, one, other):
-            parts = self.difference(one, link, early), self.difference(link, other, early)
+            parts = self._difference(one, link, early), self._difference(link, other, early)
             error = math.hypot(*(part.error for part in parts))
             return Difference(sum(part.mean for part in parts), error, min(part.rows for part in parts))
         if self._table is None:
@@ -464,8 +491,11 @@ class Race:
         by late ones, and its variance v, the part is (1 − 3Σv/Σc²)₊, as James and Stein shrink: nothing if the
         correction may be noise, all of it if it clearly is not. (Unbiasedness would have 1 in place of 3, but then half
         of all corrections that are pure noise count.) Only an action that leads the reference's best replaces it, by a
-        standard error, or at the level 1 − δ for all rivals together: changing between equals gains nothing.
+        standard error, or at the level 1 − δ for all rivals together: changing between equals gains nothing. Or it is
+        the first action of a plan.
         """
+        if self.plan is not None:
+            return self.plan.action
         if (~np.isnan(self._early[:, self.active])).all(axis=1).sum() < self.enough:
             return self._stays
         if self._table is not None:
