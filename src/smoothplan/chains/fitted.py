@@ -260,7 +260,7 @@ class FittedReference:
         # In few dimensions few walks at first, so that some get to the end of their episodes; in many dimensions most
         # states are new anyway, and those near the start matter. The kind of fit that won the last trial: at first
         # equations that are solved, or sweeps, which have little noise. With too few calls for a trial it stays so.
-        few = self._root.size <= FEW_DIMENSIONS
+        few = as_points(self._root[None], self._root, model).shape[1] <= FEW_DIMENSIONS
         self._least_walkers, self._walk_steps = (10, 40) if few else (16, 20)
         self._moves = actions // 8 if few else 0  # steps of a walk between two states at which all actions are tried
         self._usual = 1 if few else 0
@@ -286,7 +286,7 @@ class FittedReference:
 
     @in_one_thread
     def _q(self, fit: Fit | None, states: States) -> Floats:
-        points = as_points(states, self._root)
+        points = as_points(states, self._root, self._model)
         if fit is None:
             middle = sum(self._span) / 2.0
             return np.full((len(points), self._model.actions), middle if np.isfinite(middle) else 0.0)
@@ -411,7 +411,7 @@ class FittedReference:
         self._data = _Data._make(column[-kept:] for column in self._data)
         if self._data.is_plain:
             return
-        data, points = self._data, as_points(self._data.states, self._root)
+        data, points = self._data, as_points(self._data.states, self._root, self._model)
         self._span = self._walkers.possible(data.rewards[data.legal], self._backup)
         hinges = int(self._oracle.rng.integers(1 << 62))
         regression = self._regression_on(points, hinges)
@@ -431,7 +431,9 @@ class FittedReference:
         for action in range(self._model.actions):
             solutions = self._evaluated(evaluation, evaluated, action)
             values = _predicted(
-                evaluation.function, as_points(evaluated.states, self._root), solutions[min(1, len(solutions) - 1)]
+                evaluation.function,
+                as_points(evaluated.states, self._root, self._model),
+                solutions[min(1, len(solutions) - 1)],
             )
             worth.append(float(np.clip(values[:, 0], *self._span).mean()))
         return int(np.argmax(worth))
@@ -443,7 +445,10 @@ class FittedReference:
         targets = np.empty((len(values), len(data.states), actions))
         columns = values[0] if self._regressor is not None else np.concatenate(values, axis=1)
         for action in range(actions):  # one action at a time bounds the memory
-            following, going = as_points(data.next_states[:, action], self._root), ~data.terminals[:, action]
+            following, going = (
+                as_points(data.next_states[:, action], self._root, self._model),
+                ~data.terminals[:, action],
+            )
             # Values are clipped, but Q̂ is not: actions that are both clipped would be alike.
             future = np.clip(_predicted(evaluation.function, following, columns), *self._span)
             targets[:, :, action] = data.rewards[:, action] + discount * future.T * going
@@ -517,7 +522,7 @@ class FittedReference:
             guess[going] = self._backup.value(self._masked(policy, nexts[going]), nexts[going])
         reach = np.inf if horizon_of(model) is None else effective_horizon(model)
         found: list[Any] = regression.evaluate(
-            gains, going * 1.0, discount, as_points(nexts, self._root), guess, self._span, reach
+            gains, going * 1.0, discount, as_points(nexts, self._root, self._model), guess, self._span, reach
         )
         return found
 
@@ -542,7 +547,9 @@ class FittedReference:
             self._fit = Fit(hinges, arrays["weights"].copy())
             self._fits = [self._fit]
         elif len(self._targets):
-            regression = _Copies(self._regressor, as_points(self._data.states[: len(self._targets)], self._root))
+            regression = _Copies(
+                self._regressor, as_points(self._data.states[: len(self._targets)], self._root, self._model)
+            )
             self._fit = Fit(regression, regression.fit(self._targets))
 
     def __repr__(self) -> str:

@@ -70,7 +70,7 @@ class LeastSquaresReference:
 
     def q(self, states: States) -> Floats:
         """Estimates, [n, K]; 0 before the first fit."""
-        points = as_points(states, self._root)
+        points = as_points(states, self._root, self._model)
         if self._function is None:
             return np.zeros((len(points), self._model.actions))
         return self._function.q(points, self._weights)
@@ -117,7 +117,7 @@ class LeastSquaresReference:
         self._fitted_at = self._seen
         if not data.terminals.any() and np.ptp(data.rewards) == 0.0:
             return
-        points, following = (as_points(states, self._root) for states in (data.states, data.next_states))
+        points, following = (as_points(states, self._root, self._model) for states in (data.states, data.next_states))
         span = self._walkers.possible(data.rewards, HardMax())
         # Before the first fit the next reward alone counts.
         discount = 0.0 if self.is_blank else self._model.discount

@@ -131,12 +131,19 @@ def same_kind(state: Any, root: States) -> States:
     return found
 
 
-def as_points(states: States, root: States) -> Floats:
-    """States [n, ...] of the shape of the root as vectors [n, d]."""
+def as_points(states: States, root: States, model: GenerativeModel) -> Floats:
+    """What a fit sees of states [n, ...] of the shape of the root: the model's `features`, or all numbers, [n, d]."""
     states, axes = np.asarray(states), root.ndim + 1
     if states.ndim != axes:
         raise ValueError(f"states must have {axes} axes, the first of which counts them, got {states.shape}")
-    return states.reshape(len(states), int(np.prod(states.shape[1:]))).astype(np.float64)
+    features = getattr(model, "features", None)
+    if features is None:
+        return states.reshape(len(states), int(np.prod(states.shape[1:]))).astype(np.float64)
+    given = states if len(states) else root[None]
+    found = arguments.numbers("features(states)", features(arguments.frozen(given)))
+    if found.ndim != 2 or len(found) != len(given):
+        raise ValueError(f"features must return vectors [n, d] for {len(given)} states, got shape {found.shape}")
+    return found[: len(states)]
 
 
 def reason(why: str) -> str:

@@ -147,8 +147,10 @@ def tournament(
     horizon: int,
     calls: int,
     *,
+    learnt: Sequence[bool] | None = None,
     favourite: int | None = None,
     level: float = 0.9,
+    least_rows: int = LEAST_ROWS,
 ) -> Outcome | None:
     """Compares policies by paired returns, in rounds after which the better half goes on.
 
@@ -159,24 +161,30 @@ def tournament(
         value: V̂ of the states where returns are cut, the same for all.
         horizon: steps of a return, at most.
         calls: simulator calls, at most.
+        learnt: which policies V̂ is of, [G]; by default all. Others gain nothing by V̂ beyond what these gain.
         favourite: a policy that another one replaces only if it is better at the level.
         level: of that test, one-sided.
+        least_rows: returns of each policy in a round, at least, if they can be as long as `LEAST_STEPS`.
 
     Returns:
         None if there are too few calls, or fewer than two policies.
     """
     left, until = list(range(len(policies))), oracle.calls + calls
-    if len(left) < 2 or affordable(calls, horizon) < len(left):
+    if len(left) < 2 or affordable(calls, horizon, least_rows) < len(left):
         return None
-    rounds = max(1, (len(left) - 1).bit_length())
+    rounds = max(1, (len(left) - 1).bit_length()) if least_rows > 1 else 1
     found = np.zeros((0, len(left)))
     for number in range(rounds):
         stop = oracle.calls + (until - oracle.calls) // (rounds - number)
-        usual = steps = max(1, min(horizon, (stop - oracle.calls) // len(left) // LEAST_ROWS))
+        usual = steps = max(1, min(horizon, (stop - oracle.calls) // len(left) // least_rows))
         while (rows := (stop - oracle.calls) // (len(left) * usual)) > 0:  # again if episodes end early
             chosen = [policies[one] for one in left]
             more = paired_returns(oracle, starts(rows), chosen, value, [steps], until=stop)
-            found, usual = np.concatenate([found, more.valued[-1]]), min(steps, math.ceil(1.25 * more.steps.mean()))
+            own = np.array([learnt is None or learnt[one] for one in left])
+            valued, tails = more.valued[-1], more.tails[-1]
+            if own.any():
+                valued = valued - np.where(own, 0.0, np.maximum(tails - tails[:, own].max(axis=1, keepdims=True), 0.0))
+            found, usual = np.concatenate([found, valued]), min(steps, math.ceil(1.25 * more.steps.mean()))
         order = np.argsort(-found.mean(axis=0), kind="stable")
         kept = order[: max(2, (len(left) + 1) // 2)]
         if favourite is not None and left.index(favourite) not in kept:
@@ -194,14 +202,14 @@ def tournament(
     return Outcome(left[first], left[second], *_lead(found[:, first] - found[:, second]))
 
 
-def affordable(calls: int, horizon: int) -> int:
+def affordable(calls: int, horizon: int, least_rows: int = LEAST_ROWS) -> int:
     """How many policies a number of calls can compare."""
-    return calls // (LEAST_ROWS * min(horizon, LEAST_STEPS))
+    return calls // (least_rows * min(horizon, LEAST_STEPS))
 
 
 def _lead(apart: Floats) -> tuple[float, float]:
     """The mean of differences, and its standard error."""
-    return float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(len(apart))
+    return float(apart.mean()), float(apart.std(ddof=1)) / math.sqrt(len(apart)) if len(apart) > 1 else math.inf
 
 
 def quantile(level: float, freedom: int) -> float:

@@ -24,8 +24,8 @@ from smoothplan.chains.fitted import FEW_DIMENSIONS, FittedReference
 from smoothplan.chains.grid import GridReference
 from smoothplan.chains.least_squares import LeastSquaresReference
 from smoothplan.chains.maker import RECURRENCE, spend, suits_grid
-from smoothplan.chains.reference import Reference, TooFewCallsError, values_of
-from smoothplan.chains.returns import LEAST_STEPS, affordable, tournament
+from smoothplan.chains.reference import Reference, TooFewCallsError, as_points, values_of
+from smoothplan.chains.returns import LEAST_ROWS, LEAST_STEPS, affordable, tournament
 from smoothplan.chains.shared import LEAST_SAMPLES, SharedReference
 from smoothplan.decide.plans import Plans
 from smoothplan.models.model import (
@@ -351,7 +351,7 @@ class PolicySearch:
             recurs = labels
             if not labels or not declares_rewards(model):
                 recurs |= self._recurs(state, budget)
-            small = not labels and state.size <= FEW_DIMENSIONS
+            small = not labels and as_points(state[None], state, model).shape[1] <= FEW_DIMENSIONS
             few = small and budget.calls is not None and budget.calls < FEW_VISITS * model.actions
             learners = recurs + small + (not labels and not few)
             rivals = learners + (self._rule is not None)
@@ -474,6 +474,7 @@ class PolicySearch:
             if legal is None or legal[0, action]
         }
         for found in (candidates | constants, candidates):  # constants if calls can compare them
+            blind = not known and self._rule is None  # nothing is known of the values where returns are cut
             outcome = tournament(
                 self._oracles["contest"],
                 lambda rows: np.repeat(state[None], rows, axis=0),
@@ -481,6 +482,8 @@ class PolicySearch:
                 value,
                 full_horizon(model),
                 calls,
+                learnt=[name in learnt for name in found],
+                least_rows=1 if blind else LEAST_ROWS,
                 favourite=None if self._rule is None else 0,
                 level=1.0 - self._delta,
             )

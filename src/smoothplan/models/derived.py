@@ -65,6 +65,7 @@ def finite_horizon(
         "value_range": value_range,
         "initial_state": None if start is None else with_steps_left(np.asarray(start)[None], steps)[0],
         "legal": None if declared["legal"] is None else partial(_legal_of_staged, model),
+        "features": None if declared["features"] is None else partial(_features_of_staged, model),
         "stationary": model,
     }
     # Without an initial state it is not known whether a step has a discount of its own.
@@ -148,6 +149,13 @@ class _StagedStep:
 def _legal_of_staged(model: GenerativeModel, states: States) -> Any:
     """Which actions of the model before are legal at states with the steps left."""
     return legal_actions(model, _split(model, states)[0])
+
+
+def _features_of_staged(model: GenerativeModel, states: States) -> Floats:
+    """What fits see of states with the steps left: the features of the model before, and the steps left."""
+    before, left = _split(model, states)
+    found = np.asarray(cast(Any, model).features(arguments.frozen(before)), dtype=np.float64)
+    return np.concatenate([found, left[:, None]], axis=1)
 
 
 def _rescaled(step: Any, before: float, discount: float) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.base import arguments
-from smoothplan.base.arguments import frozen
+from smoothplan.base.arguments import Floats, frozen
 from smoothplan.models.copies import CannotCopyError, Copies, Store, actions_of, layers, library
 from smoothplan.models.derived import at_stage, finite_horizon
 from smoothplan.models.jax import JaxModel, from_functional
@@ -264,10 +264,11 @@ def _action_names(given: Any) -> tuple[str, ...] | None:
 
 
 def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]:
-    """The range of the rewards, as declared or as Gymnasium's sources tell, and their kind."""
+    """The range of the rewards, as declared or as Gymnasium's sources tell, their kind, and features of angles."""
     environment = layers(given)[0]
     own = getattr(environment, "reward_range", None)  # as many environments of older libraries say
     known, kind = tuple(own) if own is not None and np.isfinite(own).all() else None, "bounded"
+    features = None
     if type(environment).__module__.startswith("gymnasium.envs."):
         match type(environment).__name__:
             case "CartPoleEnv":
@@ -277,15 +278,26 @@ def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]
             case "Continuous_MountainCarEnv":
                 known, kind = (-0.1, 100.0), "deterministic"
             case "AcrobotEnv" if environment.torque_noise_max == 0.0:
-                known, kind = (-1.0, 0.0), "deterministic"
+                known, kind, features = (-1.0, 0.0), "deterministic", _Turned(2)
             case "PendulumEnv":  # at the bottom, at full speed and torque; in the order of its own sum
                 worst = np.pi**2 + 0.1 * environment.max_speed**2 + 0.001 * environment.max_torque**2
-                known, kind = (-float(worst), 0.0), "deterministic"
+                known, kind, features = (-float(worst), 0.0), "deterministic", _Turned(1)
             case "TaxiEnv":
                 known = (-10.0, 20.0)
             case "BlackjackEnv":
                 known, kind = (-1.0, 1.5 if environment.natural and not environment.sab else 1.0), "transition"
-    return {"reward_range": known if declared is None else declared, "reward_kind": kind}
+    return {"reward_range": known if declared is None else declared, "reward_kind": kind, "features": features}
+
+
+@dataclass(frozen=True)
+class _Turned:
+    """Features of states [n, d] whose first numbers are angles: their cosines and sines, and the others."""
+
+    angles: int
+
+    def __call__(self, states: States) -> Floats:
+        turned, others = np.split(states, [self.angles], axis=1)
+        return np.concatenate([np.cos(turned), np.sin(turned), others], axis=1)
 
 
 # Legal actions
@@ -471,6 +483,7 @@ def _by_store(
         else:
             store, real = Snapshots(_own(given), name, ways, size), _own(given)
             ways.prepare(real)
+            declared["features"] = ways.features(real)
             if ways.constants is not None and ways.constants(real) != ways.constants(given):
                 raise CannotCopyError(
                     "its constants were changed after it was made, and a copy is made by its arguments"

@@ -50,8 +50,8 @@ class JaxModel(Declarations):
             last two, may be omitted. An action is an int32, or of JAX's precision if actions are a `Box`. A step must
             be pure: it is traced and run twice, at the `initial_state` or else at the first call, and traced again
             before a new size of batches.
-        **declarations: see `Declarations`. `legal` is a function of many states, such as `jax.vmap` of a function of
-            one. Its argument has the structure of `step`'s state, with leaves [n, ...].
+        **declarations: see `Declarations`. `legal` and `features` are functions of many states, such as `jax.vmap` of
+            functions of one. Their argument has the structure of `step`'s state, with leaves [n, ...].
 
     >>> import jax
     >>> def drift(state, action, key):
@@ -64,7 +64,7 @@ class JaxModel(Declarations):
 
     def __post_init__(self) -> None:
         load_jax()
-        step, start, legal = self.step, self.initial_state, self.legal
+        step, start = self.step, self.initial_state
         if not callable(step):
             raise TypeError(f"step must be a function of (state, action, key), got {step!r}")
         if not isinstance(step, _Step):  # it is one if `dataclasses.replace` made this model of another
@@ -72,9 +72,10 @@ class JaxModel(Declarations):
             start = None if form is None else form.ravel(start)
             # JAX remembers what a compiled function was traced to: without its wrapper, it can be traced again.
             step = _Step(step.__wrapped__ if hasattr(step, "lower") else step, form)
-        if callable(legal) and not isinstance(legal, _Legal):
-            legal = _Legal(legal, step.form)
-        vars(self).update(initial_state=start, legal=legal)
+        vars(self).update(initial_state=start)
+        for name, given in (("legal", self.legal), ("features", self.features)):
+            if callable(given) and not isinstance(given, _OfStates):
+                vars(self)[name] = _OfStates(given, step.form)
         super().__post_init__()
         vars(self).update(step=replace(step, reward_range=self.reward_range, discount=self.discount))
         if start is not None:
@@ -182,7 +183,7 @@ def _in_pieces(function: Callable[..., Any], rows: list[NDArray[Any]]) -> list[N
 
 
 @dataclass(frozen=True)
-class _Legal:
+class _OfStates:
     """A function of a batch of states as they are outside, by one of states as they are in the step."""
 
     function: Any

@@ -104,8 +104,8 @@ class GenerativeModel(Protocol):
     """A simulator and its declarations: all that a planner needs and all that a user must write.
 
     Most simulators fit `VectorModel`, `JitModel`, `TabularModel` or `from_gymnasium`; any other class with these
-    attributes works too. It may also have the attributes `value_range`, `horizon`, `legal` and `action_names` of
-    `Declarations`. `check_model` tests whether a model keeps its promises.
+    attributes works too. It may also have the attributes `value_range`, `horizon`, `legal`, `features` and
+    `action_names` of `Declarations`. `check_model` tests whether a model keeps its promises.
     """
 
     @property
@@ -197,6 +197,8 @@ class Declarations:
         initial_state: the state in which an episode starts; `check_model` and the command line begin there, too.
         legal: which actions a state has, a function of states [n, ...] to booleans [n, K]; by default all. Every state
             that is not terminal must have one; others are not asked about.
+        features: what fits see of states, such as the cosine and the sine of an angle: a function of states [n, ...] to
+            vectors [n, d]; by default all numbers of a state.
         action_names: the names of the actions, if `actions` is their number.
         stationary: the model that `finite_horizon` cut off; set by it.
     """
@@ -211,6 +213,7 @@ class Declarations:
     terminates: bool = True
     initial_state: Any = None
     legal: Legal | None = None
+    features: Callable[[States], ArrayLike] | None = None
     action_names: Sequence[str] | None = None
     stationary: Any = field(default=None, repr=False)
 
@@ -219,6 +222,8 @@ class Declarations:
         actions, names = named_actions(self.actions, self.action_names)
         if self.legal is not None and not callable(self.legal):
             raise TypeError(f"legal must be a function of states [n, ...] to booleans [n, K], got {self.legal!r}")
+        if self.features is not None and not callable(self.features):
+            raise TypeError(f"features must be a function of states [n, ...] to vectors [n, d], got {self.features!r}")
         if self.legal is not None and isinstance(actions, Box):
             raise ValueError(f"legal needs finitely many actions, got {actions!r}")
         vars(self).update(

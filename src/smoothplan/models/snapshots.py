@@ -5,6 +5,7 @@ MuJoCo's environments and Atari's are known here; for others the user gives two 
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ class Ways(NamedTuple):
     restore: Restore
     prepare: Callable[[Any], object] = id  # changes an environment of the model's own, before its first reset
     constants: Callable[[Any], object] | None = None  # what must be as in the environment given
+    features: Callable[[Any], Any] = lambda environment: None  # of saved states, see `Declarations`
     note: str = ""  # a sentence that a user must read
 
 
@@ -89,7 +91,7 @@ def known_ways(environment: Any, simple: bool) -> Ways | None:
         note = "its emulator does not tell the last action: the first frame after a real state may repeat none"
         ways = Ways(_atari_snapshot, _atari_restore, _Emulator.replace, note=note if _stickiness(bare.ale) else "")
     elif (held.get("model"), held.get("data")) == ("MjModel", "MjData"):
-        ways = Ways(_mujoco_snapshot, _mujoco_restore, constants=_mujoco_constants)
+        ways = Ways(_mujoco_snapshot, _mujoco_restore, constants=_mujoco_constants, features=_MujocoFeatures.of)
     if ways is not None and not simple:
         names = ", ".join(type(layer).__name__ for layer in layers(environment)[:-1])
         raise CannotCopyError(
@@ -116,6 +118,21 @@ def _mujoco_restore(environment: Any, saved: Any) -> None:
     mujoco.mj_setState(bare.model, bare.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
     for held, place in zip((bare.data.xpos, bare.data.xipos), places, strict=True):
         held[:] = place.reshape(held.shape)
+
+
+@dataclass(frozen=True)
+class _MujocoFeatures:
+    """Positions and velocities, which follow the time in a saved state."""
+
+    count: int
+
+    @classmethod
+    def of(cls, environment: Any) -> "_MujocoFeatures":
+        """Those of an environment."""
+        return cls(environment.unwrapped.model.nq + environment.unwrapped.model.nv)
+
+    def __call__(self, states: Any) -> Any:
+        return states[:, 1 : 1 + self.count]
 
 
 def _mujoco_constants(environment: Any) -> bytes:
