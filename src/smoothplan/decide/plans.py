@@ -5,6 +5,7 @@ changes improve it, and after some of them the policy of a reference takes over.
 so the best plan earns no less than that, as far as returns of so many steps tell.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,12 +19,12 @@ from smoothplan.models.model import Actions, Box, Oracle, States, horizon_of, to
 Course = Callable[[States], Actions]
 """A policy, from states [n, ...] to actions: numbers [n]; of a box, [n] or [n, d]."""
 
-PLANS, LONG = 50, 50  # plans are so long that the calls suffice for as many; or, if calls are few, as long as this
+LONG = 50  # the length of plans if calls are few
 FEWEST = 8  # plans that the calls of a decision suffice for, and of a batch
 PROBE = 8  # steps that tell most simulators with something random
 HALVINGS = 6.0  # of the side of a box: the smallest change of an action
-FRESH = 0.25  # of the plans of numbered actions have nothing in common with the best one
-DOUBLINGS = 5.0  # of the number of steps that change alike
+FRESH = 0.1  # of the plans of numbered actions have nothing in common with the best one
+EDITS = 0.3  # 1/EDITS stretches of such a plan change, on average
 
 
 class Plan(NamedTuple):
@@ -84,7 +85,8 @@ class Plans:
             calls: that plans may take here.
         """
         self._state, self._policy, self._value, self._base = np.asarray(state), policy, value, None
-        steps, before = min(steps, max(calls // PLANS, min(LONG, calls // FEWEST))), self.best
+        # The more calls, the longer and the more plans.
+        steps, before = min(steps, max(math.isqrt(max(calls, 0)), min(LONG, calls // FEWEST))), self.best
         self.best = None
         if self.random or steps == 0:
             return False
@@ -132,7 +134,7 @@ class Plans:
     def _nothing(self, steps: int) -> Actions:
         """A plan of no particular actions."""
         box = self._actions
-        return np.zeros((steps, *box.low.shape)) if isinstance(box, Box) else np.zeros(steps, dtype=np.int64)
+        return np.stack([box.low] * steps) if isinstance(box, Box) else np.zeros(steps, dtype=np.int64)
 
     def _changed(self, plan: Actions, count: int) -> Actions:
         """Random changes of a plan, [n, H] or [n, H, d]."""
@@ -141,7 +143,7 @@ class Plans:
             return np.stack([self._edited(plan) for _ in range(count)])
         # Autoregressive sequences of many scales.
         each = (count, *[1] * box.low.ndim)
-        kept = np.exp(-(2.0 ** -rng.uniform(0.0, DOUBLINGS, size=each)))
+        kept = np.exp(-(2.0 ** -rng.uniform(0.0, math.log2(steps), size=each)))
         noise = rng.standard_normal((count, *plan.shape))
         for step in range(1, steps):
             noise[:, step] = kept * noise[:, step - 1] + np.sqrt(1.0 - kept**2) * noise[:, step]
@@ -153,8 +155,9 @@ class Plans:
         rng, steps = self._oracle.rng, len(plan)
         if rng.random() < FRESH:
             plan = rng.integers(self._actions, size=steps)
-        for _ in range(rng.geometric(0.3)):
-            start, length = int(rng.integers(steps)), int(2.0 ** rng.uniform(0.0, DOUBLINGS))
+        for _ in range(rng.geometric(EDITS)):
+            start, length = (int(2.0**size) for size in rng.uniform(0.0, math.log2(steps), size=2))
+            start -= 1  # the first steps change most often: they are taken first
             drawn = rng.integers(self._actions, size=length)
             fresh = drawn if rng.random() < 0.5 else np.repeat(drawn[:1], length)
             kind = rng.integers(3)

@@ -1,0 +1,164 @@
+"""Plans: sequences of actions where nothing is random."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import smoothplan as sp
+from smoothplan.base.arguments import Floats
+from smoothplan.decide.plans import Plans
+from smoothplan.models.model import Oracle, States
+from tests.common import Counter
+
+LENGTH = 12
+
+
+def corridor(states: States, actions: Any, rng: np.random.Generator) -> Any:
+    """A long corridor: steps to the left are free, those to the right cost, and its right end pays."""
+    place = np.clip(states[:, 0] + 2.0 * actions - 1.0, 0.0, LENGTH)
+    over = place == LENGTH
+    return np.stack([place, states[:, 1] + 0.1], axis=1), np.where(over, 10.0, -0.01 * actions), over
+
+
+def pole(states: States, actions: Floats, rng: np.random.Generator) -> Any:
+    """A pole that falls ever faster, and is pushed by a number."""
+    angle, speed = states[:, 0], states[:, 1]
+    speed = speed + 0.1 * (3.0 * angle + actions)
+    angle = angle + 0.1 * speed
+    return np.stack([angle, speed], axis=1), np.ones(len(states)), np.abs(angle) > 0.5
+
+
+def simulator(step: Any = corridor, **changes: Any) -> sp.VectorModel:
+    declared: dict[str, Any] = {"actions": ["left", "right"], "discount": 0.99, "initial_state": [0.0, 0.0]}
+    return sp.VectorModel(step, **declared | changes)
+
+
+def balanced(**changes: Any) -> sp.VectorModel:
+    return simulator(pole, actions=sp.Box(-1.0, 1.0), initial_state=[0.05, 0.0], **changes)
+
+
+CODE = np.random.default_rng(0).integers(2, size=100)
+
+
+def dial(states: States, actions: Any, rng: np.random.Generator) -> Any:
+    """A place goes on by its own action alone, and pays."""
+    place = states[:, 0].astype(int)
+    right = CODE[place] == actions
+    return np.stack([place + right, states[:, 1] + 0.1], axis=1), np.where(right, 1.0, 0.0), states[:, 1] >= 4.95
+
+
+def nothing(states: States) -> Floats:
+    return np.zeros(len(states))
+
+
+def earned(model: sp.VectorModel, start: Any, actions: Any) -> float:
+    """What actions earn, one at a time."""
+    oracle, state, total = Oracle(model, 5), np.array(start), 0.0
+    for step, action in enumerate(actions):
+        found = oracle.sample(state[None], np.array([action]))
+        total += model.discount**step * found.rewards[0]
+        if found.terminals[0]:
+            break
+        state = found.next_states[0]
+    return total
+
+
+@pytest.mark.parametrize("model", [simulator(), balanced()], ids=["numbered", "box"])
+def test_a_plan_earns_what_it_says_and_never_less_as_calls_grow(model: sp.VectorModel) -> None:
+    plans, worth = Plans(Oracle(model, 0)), -math.inf
+    box = isinstance(model.actions, sp.Box)
+    start, first = model.initial_state, -1.0 if box else 0
+    assert plans.start(start, lambda states: np.full(len(states), first), nothing, 40, 4_000)
+    while plans.improve(4_000 - plans._oracle.calls, first):
+        assert plans.best is not None
+        assert plans.best.value >= worth
+        worth = plans.best.value
+        assert worth == pytest.approx(earned(model, start, plans.best.actions), rel=1e-12)
+    assert plans._oracle.calls <= 4_000
+    assert plans.gain is not None
+    base = earned(model, start, [first] * 40)
+    assert plans.gain.mean == pytest.approx(worth - base, rel=1e-9)
+    assert worth > base + 1.0
+
+
+def test_what_is_left_of_a_plan_goes_on_in_the_next_state() -> None:
+    model = simulator()
+    agent, state, values = sp.Agent(model, calls=2_000, seed=0), np.asarray(model.initial_state), list[float]()
+    for _ in range(LENGTH + 10):
+        decision = agent.decide(state)
+        assert agent._policies.plans is not None
+        assert agent._policies.plans.best is not None
+        values.append(agent._policies.plans.best.value)
+        found = Oracle(model, 0).sample(state[None], np.array([decision.action]))
+        if len(values) > 1:  # a step on, the same plan is worth 1/γ of what it was, less the reward; or it is better
+            assert values[-1] >= (values[-2] - reward) / model.discount - 1e-9
+        state, reward = found.next_states[0], found.rewards[0]
+        if found.terminals[0]:
+            break
+    assert found.terminals[0]
+
+
+def test_a_decision_follows_a_plan_and_says_so() -> None:
+    for seed in range(3):
+        decision = sp.decide(simulator(dial), calls=20_000, seed=seed)
+        assert decision.action == CODE[0]
+        assert "nothing random was seen, and a plan of" in decision.method
+        assert decision.q.argmax() == decision.action
+        other = 1 - decision.action
+        apart = decision.q[other] - decision.q[decision.action]
+        assert decision.differences[other] == pytest.approx(apart, rel=0.1)
+        assert decision.differences[other] < 0.0
+        assert decision.calls <= 20_000
+
+
+def test_a_plan_balances_what_no_coarse_action_does() -> None:
+    model = balanced()
+    decision = sp.decide(model, calls=4_000, seed=0)
+    assert decision.actions is not None
+    assert decision.actions[decision.place] == decision.action  # it takes part, even if no return began with it
+    assert len(decision.q) == len(decision.actions) == len(decision.names) == decision.returns.shape[0]
+    json.loads(decision.to_json())
+    assert decision.figure() is not None
+    assert sp.Agent(model, calls=1_000, seed=0).play(max_steps=60).steps == 60
+
+
+def test_decisions_by_plans_repeat_for_any_number_of_workers() -> None:
+    texts = []
+    for workers in (1, "threads:2"):
+        fields = json.loads(sp.decide(balanced(), calls=3_000, seed=1, workers=workers).to_json())
+        texts.append({name: value for name, value in fields.items() if name not in ("seconds", "reference")})
+    assert texts[0] == texts[1]
+
+
+def slipping(states: States, actions: Any, rng: np.random.Generator) -> Any:
+    moved, rewards, over = corridor(states, actions, rng)
+    moved[:, 1] = rng.random(len(states))  # the only random number, and no reward tells it
+    return moved, rewards, over
+
+
+def late(states: States, actions: Any, rng: np.random.Generator) -> Any:
+    moved, rewards, over = corridor(states, actions, rng)
+    return moved, rewards + (moved[:, 0] >= 5.0) * rng.random(len(states)), over
+
+
+@pytest.mark.parametrize(("step", "most"), [(slipping, 16), (late, 5_000)], ids=["at once", "far away"])
+def test_there_are_no_plans_where_something_is_random(step: Any, most: int) -> None:
+    counter = Counter(simulator(step))
+    model = simulator(counter)
+    plans = Plans(Oracle(model, 0))
+    going = plans.start(model.initial_state, lambda states: np.zeros(len(states), dtype=np.int64), nothing, 100, 5_000)
+    while going and plans.improve(5_000 - counter.calls, 0):
+        pass
+    assert plans.random
+    assert plans.gain is None
+    assert counter.calls <= most
+    decision = sp.decide(model, calls=6_000, seed=0)
+    assert "plan of" not in decision.method
+
+
+def test_illegal_actions_and_tables_need_no_plans() -> None:
+    model = simulator(legal=lambda states: np.stack([states[:, 0] > 0.0, np.ones(len(states), dtype=np.bool_)], axis=1))
+    assert "plan of" not in sp.decide(model, calls=3_000, seed=0).method
