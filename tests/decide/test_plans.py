@@ -86,7 +86,8 @@ def test_a_plan_earns_what_it_says_and_never_less_as_calls_grow(model: sp.Vector
 
 def test_what_is_left_of_a_plan_goes_on_in_the_next_state() -> None:
     model = simulator()
-    agent, state, values = sp.Agent(model, calls=2_000, seed=0), np.asarray(model.initial_state), list[float]()
+    agent, state = sp.Agent(model, calls=2_000, seed=0), np.asarray(model.initial_state)
+    values, reward = list[float](), 0.0
     for _ in range(LENGTH + 10):
         decision = agent.decide(state)
         assert agent._policies.plans is not None
@@ -95,7 +96,7 @@ def test_what_is_left_of_a_plan_goes_on_in_the_next_state() -> None:
         found = Oracle(model, 0).sample(state[None], np.array([decision.action]))
         if len(values) > 1:  # a step on, the same plan is worth 1/γ of what it was, less the reward; or it is better
             assert values[-1] >= (values[-2] - reward) / model.discount - 1e-9
-        state, reward = found.next_states[0], found.rewards[0]
+        state, reward = found.next_states[0], float(found.rewards[0])
         if found.terminals[0]:
             break
     assert found.terminals[0]

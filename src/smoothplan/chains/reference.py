@@ -143,6 +143,9 @@ def as_points(states: States, root: States, model: GenerativeModel) -> Floats:
     found = arguments.numbers("features(states)", features(arguments.frozen(given)))
     if found.ndim != 2 or len(found) != len(given):
         raise ValueError(f"features must return vectors [n, d] for {len(given)} states, got shape {found.shape}")
+    if not np.isfinite(found).all():
+        row = int(np.argmin(np.isfinite(found).all(axis=1)))
+        raise ValueError(f"features must be finite, got {found[row].tolist()} at state {given[row].tolist()}")
     return found[: len(states)]
 
 

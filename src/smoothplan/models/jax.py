@@ -353,8 +353,8 @@ def from_gymnax(
     if isinstance(environment, str):
         try:
             import gymnax  # type: ignore[import-untyped, import-not-found, unused-ignore]
-        except ImportError:
-            raise ImportError("gymnax makes environments of ids, and it is missing: pip install gymnax") from None
+        except ImportError as error:
+            raise ImportError(f"gymnax makes environments of ids: pip install gymnax ({error})") from None
         environment, defaults = gymnax.make(environment)
     else:
         defaults = environment.default_params
