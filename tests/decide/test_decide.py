@@ -143,7 +143,8 @@ def test_a_tiny_budget_says_so_first(name: str) -> None:
 def test_an_end_that_no_walk_has_met_is_warned_of(kind: Any) -> None:
     def corridor(length: int) -> sp.VectorModel:
         def step(states: States, actions: Ints, rng: np.random.Generator) -> tuple[States, Floats, Any]:
-            moved = np.clip(states[:, 0] + actions - 1, 0, length)
+            place = states[:, 0]
+            moved = np.where(actions == place % 7 % 3, place + 1, 0)  # a step that is wrong leads back
             return moved[:, None], np.full(len(states), -1.0), moved == length
 
         start = np.zeros(1, dtype=kind)
@@ -151,9 +152,9 @@ def test_an_end_that_no_walk_has_met_is_warned_of(kind: Any) -> None:
 
     for calls in (2_000, 20_000):
         (far,) = sp.decide(corridor(60), calls=calls).warnings
-        assert re.match("the reference has learnt nothing|all returns are alike, -20", far)
-    near = sp.decide(corridor(4), calls=2_000)
-    assert (near.action, near.warnings) == (2, ())
+        assert re.search("has learnt nothing|all returns are alike, -20|they may be equally good", far)
+    near = sp.decide(corridor(4), calls=20_000)
+    assert (near.action, near.warnings) == (0, ())
 
 
 def test_a_reference_that_lies_is_found_out() -> None:

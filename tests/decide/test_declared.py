@@ -327,6 +327,33 @@ def test_outcomes_that_are_alike_leave_a_doubt_of_their_size() -> None:
     np.testing.assert_allclose(decision.q_errors, 3.0 / decision.returns)
 
 
+@pytest.mark.parametrize("prize", [100.0, -1e4])
+@pytest.mark.parametrize("season", [False, True])
+def test_a_reward_that_no_walk_has_met_does_not_end_a_decision(prize: float, season: bool) -> None:
+    """Twelve places, where a random walk seldom goes beyond the fifth; at the end of them is a prize or a pit."""
+
+    def walk(states: Any, actions: Ints, rng: np.random.Generator) -> Any:
+        moved = np.where((actions == 1) & (rng.random(len(states)) < 0.95), states + 1, np.maximum(states - 2, 0))
+        over = moved == 12
+        return moved, np.where(over, prize, -0.1 * (actions == 0)), over
+
+    model: Any = sp.VectorModel(walk, actions=2, discount=0.99, initial_state=np.array(0))
+    if season:
+        model = sp.models.finite_horizon(model, 60, discount=1.0)
+    for seed in range(3):
+        decision = sp.decide(model, calls=30_000, seed=seed)
+        assert decision.action == (1 if prize > 0 else decision.action)
+        assert season or "table" in decision.method or "SharedReference" in decision.method
+        assert (decision.gap, decision.certified) == (math.inf, False)
+    reference = sp.SharedReference(model, sp.HardMax(), assumed=(-0.2, 0.1), seed=1)
+    reference.improve(30_000)
+    assert reference.calls == 30_000
+    assert reference.assumed is not None
+    assert reference.assumed[0] <= min(prize, -0.1)
+    assert reference.assumed[1] >= prize
+    assert reference.q(np.asarray(model.initial_state)[None]).max() > (0.5 * prize if prize > 0 else -10.0)
+
+
 def test_an_agent_of_unknown_rewards_goes_on_after_it_was_saved(tmp_path: Any) -> None:
     def swim(states: Any, actions: Ints, rng: np.random.Generator) -> Any:
         moved = np.clip(states + np.where((actions == 1) & (rng.random(len(states)) < 0.7), 1, -1), 0, 5)

@@ -1,5 +1,6 @@
 """A reference with a memory: estimates of every state that was discovered, shared by all paths that lead to it."""
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from smoothplan.models.derived import split_stages
 from smoothplan.models.model import (
     GenerativeModel,
     Oracle,
+    SimulatorError,
     States,
     declares_rewards,
     horizon_of,
@@ -60,6 +62,8 @@ class SharedReference:
         key: identifies a state, a function from a state to something hashable; by default the state itself. States
             with the same key must behave alike, or no bound holds.
         oracle: makes the simulator calls, and so counts them even if an error ends them; by default one of `seed`.
+        assumed: taken to be the range of rewards where the model declares none, and no bound holds. If a reward is
+            outside, the reference starts anew with a wider one.
 
     `why` says how a default reference was chosen; it is empty for any other.
 
@@ -82,7 +86,12 @@ class SharedReference:
         seed: int = 0,
         key: Key | None = None,
         oracle: Oracle | None = None,
+        assumed: tuple[float, float] | None = None,
     ) -> None:
+        self._arguments = {"model": model, "backup": backup, "root": root, "delta": delta, "key": key}
+        self.assumed = None if declares_rewards(model) else assumed
+        if self.assumed is not None:
+            model = _assuming(model, self.assumed)
         curvature.require_rewards(model, "a SharedReference")
         self.model, self._backup, self._actions = model, restricted(backup, model), model.actions
         self._scale, self._compiled = curvature.value_scale(model, backup), is_mixture(backup)
@@ -134,7 +143,22 @@ class SharedReference:
             calls: how many.
             state: the start of walks; the root by default.
         """
-        until, start = self.calls + arguments.whole("calls", calls), self.explorer.rules.first
+        until = self.calls + arguments.whole("calls", calls)
+        try:
+            self._survey(until, state)
+        except SimulatorError as error:
+            if self.assumed is None or error.reward is None:
+                raise
+            (low, high), reward = self.assumed, error.reward
+            more = max(high - low, low - reward, reward - high)  # the range at least doubles
+            wider = min(low, reward - more), max(high, reward + more)
+            SharedReference.__init__(self, **self._arguments, oracle=self.explorer.oracle, assumed=wider)
+            if until > self.calls:
+                self.improve(until - self.calls, state)
+
+    def _survey(self, until: int, state: Any) -> None:
+        """Learns from walks until a number of calls was made."""
+        start = self.explorer.rules.first
         if state is not None:
             states, stages = self._split(self._known(np.asarray(state)[None], may_end=False))
             start = self.explorer.number(states[0]) * len(self._left) + int(stages[0])
@@ -374,6 +398,15 @@ class SharedReference:
 
     def __repr__(self) -> str:
         return f"SharedReference(states={self.states}, calls={self.calls}{reason(self.why)})"
+
+
+def _assuming(model: GenerativeModel, rewards: tuple[float, float]) -> GenerativeModel:
+    """A model that declares a range of rewards."""
+    model, before = copy.copy(model), getattr(model, "stationary", None)
+    vars(model)["reward_range"] = rewards
+    if before is not None:
+        vars(model)["stationary"] = _assuming(before, rewards)
+    return model
 
 
 def _of_differences(covariances: Floats) -> Floats:

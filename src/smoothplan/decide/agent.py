@@ -226,7 +226,7 @@ class Agent(AbstractContextManager["Agent"]):
                 f"model must be the one that was saved, with {actions:.0f} actions and discount {discount}, got "
                 f"{known} actions and discount {model.discount}"
             )
-        agent._policies.restore(arrays)
+        agent._policies.restore(arrays, model)
         agent._chunk = chunk
         return agent
 

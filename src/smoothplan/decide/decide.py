@@ -20,7 +20,7 @@ from smoothplan.bounds.gape import OTGapE, SearchRun
 from smoothplan.chains.maker import spend
 from smoothplan.chains.reference import Reference, required_reference
 from smoothplan.decide.boxes import add_point, coarse_points, refine
-from smoothplan.decide.plans import Plans
+from smoothplan.decide.plans import ALIKE, Plans
 from smoothplan.decide.policies import Budget, PolicyReference, PolicySearch, Rule, full_horizon
 from smoothplan.decide.race import Difference, Lead, Race
 from smoothplan.models.derived import chosen_actions, discretise
@@ -52,7 +52,6 @@ FIRST_LOOK = (
 PLAN_SHARE = 0.8  # the share of what is left after the policy for plans, if nothing is random
 WORTH_TELLING = 0.02  # a loss, as a share of the span of all actions, that a reader would act on
 DOUBT = 0.2  # the chance of such a loss that a warning tells
-ALIKE = 1e-4  # returns that differ by a smaller share of their size are alike: a table solves for its values to 1e-5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -359,17 +358,22 @@ class DecisionRun:
             while plans.improve(self._left, chosen_actions(race.model)[usual] if self._has_box else usual):
                 pass
         finally:
-            if (found := plans.gain) is not None:
-                first = found.plan.actions[0]
-                place = add_point(race, self._model, reference, first) if self._has_box else int(first)
-                race.plan = Lead(place, usual, len(found.plan.actions), found.mean, found.error)
+            if plans.leads:
+                assert plans.best is not None
+                assert plans.base is not None
+                first, found = plans.best.actions[0], plans.firsts
+                if self._has_box:
+                    first = add_point(race, self._model, reference, first)
+                    found = {usual: plans.base, first: plans.best}
+                ahead = {place: (one.value - plans.base.value, one.tail) for place, one in found.items()}
+                race.plan = Lead(int(first), usual, len(plans.best.actions), ahead)
         if plans.random:
             self._run_race(race, reference, 1.0, workers)
 
     def _plans(self, race: Race) -> Plans | None:
-        """Plans from the state, if nothing seems random and all actions are legal."""
+        """Plans from the state, if nothing seems random."""
         model, plans = self.root.model, self._policies.plans_of(self._model)
-        if isinstance(model, TabularModel) or getattr(model, "legal", None) is not None:
+        if isinstance(model, TabularModel):
             return None
         engine = race.engine
 
@@ -517,7 +521,7 @@ class DecisionRun:
                 parts.append(f"{self.race.model.actions} actions of the box were compared")
             parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
             if self.race.plan is not None:
-                lead = f"earns {self.race.plan.mean:.3g} more than these returns"
+                lead = f"earns {self.race.plan.ahead[self.race.plan.action][0]:.3g} more than these returns"
                 parts.append(f"nothing random was seen, and a plan of {self.race.plan.steps} steps {lead}")
         return "; ".join(parts) or "nothing was tried"
 

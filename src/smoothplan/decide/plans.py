@@ -13,14 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smoothplan.base.arguments import Ints
+from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.returns import Values
-from smoothplan.models.model import Actions, Box, Oracle, States, horizon_of, too_long
+from smoothplan.models.model import Actions, Box, Oracle, States, horizon_of, legal_actions, too_long
 
 Course = Callable[[States], Actions]
 """A policy, from states [n, ...] to actions: numbers [n]; of a box, [n] or [n, d]."""
 
 LONG = 50  # the length of plans if calls are few
 FEWEST = 8  # plans that the calls of a decision suffice for, and of a batch
+ALIKE = 1e-4  # sums that differ by a smaller share of their size are alike: a table solves for V̂ to 1e-5
 PROBE = 8  # steps that tell most simulators with something random
 HALVINGS = 6.0  # of the side of a box: the smallest change of an action
 FRESH = 0.1  # of the plans of numbered actions have nothing in common with the best one
@@ -33,46 +35,42 @@ class Plan(NamedTuple):
     actions: Actions  # [H]; of a box [H] or [H, d]
     value: float  # what they earn, discounted, and V̂ of the state that they reach
     tail: float  # the part of V̂
-    end: Any  # the state that they reach
+    end: States  # the state that they reach
 
     def repeats(self, other: "Plan") -> bool:
         """Whether the same actions have earned the same, V̂ apart, and led to the same state; but for rounding."""
         apart = abs((self.value - self.tail) - (other.value - other.tail))
-        return apart <= 1e-9 * abs(self.value) and np.allclose(self.end, other.end, rtol=1e-9, atol=1e-9)
-
-
-class Gain(NamedTuple):
-    """How much more a plan earns than the course that plans are compared with, and how far V̂ may be off."""
-
-    plan: Plan
-    mean: float
-    error: float
+        numbers = self.end.dtype.kind in "fc"
+        same = np.allclose(self.end, other.end, rtol=1e-9, atol=1e-9) if numbers else np.all(self.end == other.end)
+        return bool(same) and apart <= 1e-9 * abs(self.value)
 
 
 class Plans:
     """The best plan so far, from one state to the next.
 
     Args:
-        oracle: of the simulator. All actions must be legal everywhere.
+        oracle: of the simulator.
 
     Attributes:
         best: the best plan from the latest state; None before there is any.
+        base: the course that plans are compared with; None before it was taken.
+        firsts: of numbered actions: the best course so far that begins with each.
         random: whether the same actions have earned different returns: then there are no plans.
     """
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle, self._actions = oracle, oracle.model.actions
         self.best: Plan | None = None
-        self._base: Plan | None = None  # the course that plans are compared with
+        self.base: Plan | None = None
+        self.firsts: dict[int, Plan] = {}
         self.random = False
 
     @property
-    def gain(self) -> Gain | None:
-        """What the best plan is worth; None if it is worth nothing. Half of the part of V̂ may be wrong."""
-        if self.best is None or self._base is None:
-            return None
-        mean, error = self.best.value - self._base.value, abs(self.best.tail - self._base.tail) / 2.0
-        return Gain(self.best, mean, error) if mean > 1e-9 * abs(self.best.value) else None
+    def leads(self) -> bool:
+        """Whether the best plan earns more than the course that plans are compared with."""
+        if self.best is None or self.base is None:
+            return False
+        return self.best.value - self.base.value > ALIKE * abs(self.best.value)
 
     def start(self, state: Any, policy: Course, value: Values, steps: int, calls: int) -> bool:
         """Begins at a state with what is left of the last plan, or with the policy's course; whether there are plans.
@@ -84,17 +82,21 @@ class Plans:
             steps: the length of a plan, at most.
             calls: that plans may take here.
         """
-        self._state, self._policy, self._value, self._base = np.asarray(state), policy, value, None
+        self._state, self._policy, self._value, self.base = np.asarray(state), policy, value, None
         # The more calls, the longer and the more plans.
         steps, before = min(steps, max(math.isqrt(max(calls, 0)), min(LONG, calls // FEWEST))), self.best
         self.best = None
         if self.random or steps == 0:
             return False
-        plans = np.stack([self._nothing(steps)] * 2)
+        mask = None if isinstance(self._actions, Box) else legal_actions(self._oracle.model, self._state[None])
+        self._roots = [] if isinstance(self._actions, Box) else list(range(self._actions))
+        self._roots = self._roots if mask is None else np.flatnonzero(mask[0]).tolist()
+        self._tried, plans = 0, np.stack([self._nothing(steps)] * 2)
         left: Actions = plans[0, :0] if before is None else before.actions[1 : steps + 1]
         plans[1, : len(left)] = left
         # The same course twice if there is no plan: whether nothing is random is not known yet.
         for length in (min(PROBE, steps), steps) if before is None else (steps,):
+            self.firsts = {}
             course, other = self._courses(plans[:, :length], np.array([0, len(left)]))
             if before is None and not other.repeats(course):
                 self.random = True
@@ -114,11 +116,13 @@ class Plans:
         """
         assert self.best is not None
         steps, until = len(self.best.actions), self._oracle.calls + calls
-        if self._base is None and calls >= steps:
-            course = self._nothing(steps)
-            course[0] = first
-            (self._base,) = self._courses(course[None], np.ones(1, dtype=np.int64))
-            self.best = max(self._base, self.best, key=lambda plan: plan.value)
+        if self.base is None and calls >= steps:
+            others = self._roots if FEWEST * len(self._roots) * steps <= calls else []
+            courses = np.stack([self._nothing(steps)] * (1 + len(others)))
+            courses[:, 0] = [first, *others]
+            found = self._courses(courses, np.ones(len(courses), dtype=np.int64))
+            self.base = found[0]
+            self.best = max([*found, self.best], key=lambda plan: plan.value)
         left = (until - self._oracle.calls) // steps - 1  # the last one tells whether it earns the same again
         if left < 1:
             return False
@@ -128,8 +132,20 @@ class Plans:
         if ahead.value > self.best.value:
             (again,) = self._courses(ahead.actions[None], np.array([steps]))
             self.random = not again.repeats(ahead)
-            self.best = None if self.random else ahead
+            self.best, self._tried = None if self.random else ahead, 0
         return not self.random
+
+    def saved(self) -> Arrays:
+        """What goes on in the next state, as named arrays, for `restore`."""
+        actions = {} if self.best is None else {"actions": self.best.actions}
+        return self._oracle.saved() | {"random": np.array(self.random), **actions}
+
+    def restore(self, arrays: Readable) -> None:
+        """Takes on the plans of the same simulator that were saved."""
+        self._oracle.restore(arrays)
+        self.random = bool(arrays["random"])
+        if "actions" in arrays:
+            self.best = Plan(arrays["actions"], math.nan, 0.0, np.zeros(0))
 
     def _nothing(self, steps: int) -> Actions:
         """A plan of no particular actions."""
@@ -140,7 +156,9 @@ class Plans:
         """Random changes of a plan, [n, H] or [n, H, d]."""
         rng, steps, box = self._oracle.rng, len(plan), self._actions
         if not isinstance(box, Box):
-            return np.stack([self._edited(plan) for _ in range(count)])
+            found = self._first_steps(plan)[self._tried : self._tried + count // 2]
+            self._tried += len(found)
+            return np.stack([*found, *(self._edited(plan) for _ in range(count - len(found)))])
         # Autoregressive sequences of many scales.
         each = (count, *[1] * box.low.ndim)
         kept = np.exp(-(2.0 ** -rng.uniform(0.0, math.log2(steps), size=each)))
@@ -150,22 +168,46 @@ class Plans:
         size = 2.0 ** -rng.uniform(0.0, HALVINGS, size=each) * (box.high - box.low)
         return np.clip(plan + noise * size[:, None], box.low, box.high)
 
+    def _first_steps(self, plan: Ints) -> list[Ints]:
+        """The plan without its first step, and with every action in the place of that or before it."""
+        changed = [np.append(plan[1:], self._any(1))]
+        for action in self._roots:
+            changed += [np.append(action, plan[1:]), np.append(action, plan[:-1])]
+        return changed
+
     def _edited(self, plan: Ints) -> Ints:
         """The plan with some stretches replaced, inserted or left out; the stretches are of one action or of many."""
         rng, steps = self._oracle.rng, len(plan)
         if rng.random() < FRESH:
-            plan = rng.integers(self._actions, size=steps)
+            plan = self._any(steps)
         for _ in range(rng.geometric(EDITS)):
             start, length = (int(2.0**size) for size in rng.uniform(0.0, math.log2(steps), size=2))
             start -= 1  # the first steps change most often: they are taken first
-            drawn = rng.integers(self._actions, size=length)
+            drawn = self._any(length)
             fresh = drawn if rng.random() < 0.5 else np.repeat(drawn[:1], length)
             kind = rng.integers(3)
             rest = plan[start:] if kind == 1 else plan[start + length :]
             plan = np.concatenate([plan[:start], fresh if kind < 2 else fresh[:0], rest])
-            more = rng.integers(self._actions, size=max(steps - len(plan), 0))
-            plan = np.concatenate([plan, more])[:steps]
+            plan = np.concatenate([plan, self._any(max(steps - len(plan), 0))])[:steps]
         return plan
+
+    def _legal(self, states: States, actions: Actions) -> Actions:
+        """Numbered actions at states [n, ...]: any legal one for a negative number, the policy's for an illegal one."""
+        if isinstance(self._actions, Box):
+            return actions
+        mask = legal_actions(self._oracle.model, states)
+        if mask is None:
+            return np.where(actions < 0, (-1 - actions) % self._actions, actions)
+        order, rows = np.argsort(~mask, axis=1, kind="stable"), np.arange(len(actions))
+        actions = np.where(actions < 0, order[rows, (-1 - actions) % mask.sum(axis=1)], actions)
+        illegal = ~mask[rows, actions]
+        if illegal.any():
+            actions[illegal] = self._policy(states[illegal])
+        return actions
+
+    def _any(self, count: int) -> Ints:
+        """Numbers that stand for any legal action; see `_legal`."""
+        return -1 - self._oracle.rng.integers(1 << 30, size=count)
 
     def _courses(self, plans: Actions, ends: Ints) -> list[Plan]:
         """What plans [n, H, ...] earn; the policy takes over after the first steps of each, [n]."""
@@ -176,6 +218,7 @@ class Plans:
             over: NDArray[np.bool_] = ends[going] <= step
             if over.any():
                 plans[going[over], step] = self._policy(states[over])
+            plans[going, step] = self._legal(states, plans[going, step])
             found = oracle.sample(states, plans[going, step])
             values[going] += scale * found.rewards
             ended[going] = found.next_states
@@ -187,5 +230,9 @@ class Plans:
                 raise too_long(oracle.model, step + 1, states[0])
         if len(going):
             tails[going] = scale * self._value(states)
-        courses = zip(plans, (values + tails).tolist(), tails.tolist(), ended, strict=True)
-        return [Plan(*course) for course in courses]
+        courses = [Plan(*one) for one in zip(plans, (values + tails).tolist(), tails.tolist(), ended, strict=True)]
+        for course in courses if not isinstance(self._actions, Box) else []:
+            before = self.firsts.get(first := int(course.actions[0]))
+            if before is None or course.value > before.value:
+                self.firsts[first] = course
+        return courses

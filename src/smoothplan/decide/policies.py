@@ -5,7 +5,6 @@ strengths, which neither the dtype of a state nor the discount tells. So each ge
 the state of the decision, with the same random numbers for all, choose between them, and the winner gets the rest.
 """
 
-import copy
 import inspect
 import math
 from collections.abc import Callable
@@ -289,13 +288,19 @@ class PolicySearch:
         if follows == -2 and isinstance(self.reference.rule, _Constant):
             follows = self.reference.rule.number
         about = {"kind": np.array([kinds.index(type(learner).__name__), follows]), "root": np.asarray(self._start)}
-        if self._rewards is not None:
-            about["rewards_seen"] = np.array(self._rewards)
+        if isinstance(learner, SharedReference) and learner.assumed is not None:
+            about["assumed"] = np.array(learner.assumed)
+        if self.plans is not None:
+            about |= {f"plans_{name}": array for name, array in self.plans.saved().items()}
         found: Arrays = about | learner.saved()
         return found
 
-    def restore(self, arrays: Readable) -> None:
+    def restore(self, arrays: Readable, given: GenerativeModel) -> None:
         """Takes on what another search has learnt for the same model, without any simulator call.
+
+        Args:
+            arrays: from `saved`.
+            given: the simulator as it was given, which may have a box of actions.
 
         Raises:
             ValueError: the arrays are not those of such a search, or the rule is missing that it followed.
@@ -310,12 +315,15 @@ class PolicySearch:
             if made is LeastSquaresReference:
                 learner = made(self._model, root=self._start, oracle=self._oracles["singles"])
             elif made is SharedReference:
-                self._rewards = tuple(arrays["rewards_seen"].tolist()) if "rewards_seen" in arrays else None
+                self._rewards = tuple(arrays["assumed"].tolist()) if "assumed" in arrays else None
                 learner = self._new_table(self._start)
             else:
                 learner = made(self._model, HardMax(), root=self._start, oracle=self._oracles["fit"])
             learner.restore(arrays)
         self.reference, self._made = learner, True
+        if "plans_random" in arrays:
+            plans = {name: arrays[name] for name in arrays if name.startswith("plans_")}
+            self.plans_of(given).restore({name.removeprefix("plans_"): array for name, array in plans.items()})
         if follows >= 0:
             name = f"always {action_names(self._model)[follows]}"
             self.reference = PolicyReference(_Constant(follows), self._model, learner, name)
@@ -419,14 +427,8 @@ class PolicySearch:
 
     def _new_table(self, state: States) -> SharedReference:
         """A table without any samples. It needs a range of rewards, if only to decide where to sample."""
-        model = self._model
-        if self._rewards is not None:
-            model = copy.copy(model)
-            vars(model)["reward_range"] = self._rewards
-            if getattr(model, "stationary", None) is not None:
-                vars(model)["stationary"] = before = copy.copy(cast(Any, model).stationary)
-                vars(before)["reward_range"] = self._rewards
-        return SharedReference(model, HardMax(), root=state, delta=self._delta, oracle=self._oracles["table"])
+        made: dict[str, Any] = {"root": state, "delta": self._delta, "oracle": self._oracles["table"]}
+        return SharedReference(self._model, HardMax(), **made, assumed=self._rewards)
 
     def _learn(self, learnt: dict[str, Any], state: States, calls: int) -> None:
         """Makes a fit or, of a compiled simulator of few numbers, a grid; or improves it."""

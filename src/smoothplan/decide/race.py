@@ -89,13 +89,17 @@ class Difference(NamedTuple):
 
 
 class Lead(NamedTuple):
-    """How much more a plan earns than a return of the race's choice does, if nothing is random."""
+    """How much more plans earn than a return of the race's choice does, if nothing is random."""
 
-    action: int  # that the plan begins with
+    action: int  # that the best plan begins with
     choice: int
     steps: int
-    mean: float
-    error: float
+    ahead: dict[int, tuple[float, float]]  # of the best course that begins with an action; and its part that is V̂'s
+
+    def apart(self, one: int, other: int) -> tuple[float, float]:
+        """How much better one course is than another, and its standard error: half of the part of V̂ may be wrong."""
+        (value, tail), (less, part) = self.ahead[one], self.ahead[other]
+        return value - less, abs(tail - part) / 2.0
 
 
 class Race:
@@ -383,9 +387,11 @@ class Race:
             means, errors = _combined((means, errors), (self._table.q, self._table.errors))
         means, errors = (np.where(self._claims > -np.inf, each, np.nan) for each in (means, errors))
         if self.plan is not None:
-            first, choice, _, lead, doubt = self.plan
-            means[first], errors[first] = means[choice] + lead, math.hypot(errors[choice], doubt)
-            counts[first] = counts[choice]
+            choice, usual = self.plan.choice, (means.copy(), errors.copy())
+            for action, (lead, _) in self.plan.ahead.items():
+                means[action] = usual[0][choice] + lead
+                errors[action] = math.hypot(usual[1][choice], self.plan.apart(action, choice)[1])
+                counts[action] = max(counts[action], 1)
         return means, errors, counts
 
     def _offset(self) -> tuple[float, float]:
@@ -433,12 +439,15 @@ class Race:
 
     def difference(self, one: int, other: int, early: bool = False) -> Difference:
         """How much better one action is than another, by the rows that have returns of both, late or early ones."""
-        if self.plan is None or one == other or self.plan.action not in (one, other):
+        plan, rows = self.plan, self._difference(one, one, early).rows
+        if plan is None or one == other or not {one, other} & plan.ahead.keys():
             return self._difference(one, other, early)
-        first, choice, _, lead, doubt = self.plan
-        found = self._difference(*((choice, other) if one == first else (one, choice)), early)
-        mean = found.mean + (lead if one == first else -lead)
-        return Difference(mean, math.hypot(found.error, doubt), found.rows)
+        if {one, other} <= plan.ahead.keys():
+            return Difference(*plan.apart(one, other), max(rows, self.enough))
+        sign, planned, rest = (1.0, one, other) if one in plan.ahead else (-1.0, other, one)
+        lead, doubt = plan.apart(planned, plan.choice)
+        found = self._difference(plan.choice, rest, early)
+        return Difference(sign * (found.mean + lead), math.hypot(found.error, doubt), found.rows)
 
     def _difference(self, one: int, other: int, early: bool) -> Difference:
         """The same without a plan."""

@@ -553,7 +553,10 @@ class SimulatorError(ModelError):
     Attributes:
         call: the call that went wrong: `reproduce(model, error.call)` makes it again.
         partial: see `ModelError`.
+        reward: a number outside of the declared range, if that is what was wrong.
     """
+
+    reward: float | None = None
 
     def __init__(self, message: str, call: Call) -> None:
         super().__init__(message)
@@ -743,7 +746,9 @@ def checked_step(
         rows = ~((rewards >= low) & (rewards <= high) & np.isfinite(rewards))
         rounds = precision.kind == "f" and precision.itemsize < 8
         hint = f"; {precision} rounds: declare the ends as float(np.{precision}(...))" if rounds else ""
-        raise wrong(f"reward {rewards[rows][0]} is outside the declared range [{low:g}, {high:g}]{hint}", rows)
+        outside = wrong(f"reward {rewards[rows][0]} is outside the declared range [{low:g}, {high:g}]{hint}", rows)
+        outside.reward = float(rewards[rows][0]) if np.isfinite(rewards[rows][0]) else None
+        raise outside
     if model.reward_kind == "bernoulli" and not ((rewards == 0) | (rewards == 1)).all():
         rows = (rewards != 0) & (rewards != 1)
         raise wrong(f"reward {rewards[rows][0]} of a bernoulli model is neither 0 nor 1", rows)

@@ -27,7 +27,7 @@ class Ways(NamedTuple):
     restore: Restore
     prepare: Callable[[Any], object] = id  # changes an environment of the model's own, before its first reset
     constants: Callable[[Any], object] | None = None  # what must be as in the environment given
-    features: Callable[[Any], Any] = lambda environment: None  # of saved states, see `Declarations`
+    features: Callable[[Any], Any] | None = None  # of the saved states of an environment, see `Declarations`
     note: str = ""  # a sentence that a user must read
 
 
