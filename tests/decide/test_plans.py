@@ -87,21 +87,18 @@ def test_a_plan_earns_what_it_says_and_never_less_as_calls_grow(model: sp.Vector
 
 
 def test_what_is_left_of_a_plan_goes_on_in_the_next_state() -> None:
-    model = simulator()
-    agent, state = sp.Agent(model, calls=2_000, seed=0), np.asarray(model.initial_state)
-    values, reward = list[float](), 0.0
-    for _ in range(LENGTH + 10):
-        decision = agent.decide(state)
-        assert agent._policies.plans is not None
-        assert agent._policies.plans.best is not None
-        values.append(agent._policies.plans.best.value)
-        found = Oracle(model, 0).sample(state[None], np.array([decision.action]))
-        if len(values) > 1:  # a step on, the same plan is worth 1/γ of what it was, less the reward; or it is better
-            assert values[-1] >= (values[-2] - reward) / model.discount - 1e-9
+    model, worth, reward = simulator(dial), 0.0, 0.0
+    plans, state, oracle = Plans(Oracle(model, 0)), np.asarray(model.initial_state), Oracle(model, 1)
+    for step in range(10):
+        assert plans.start(state, lambda states: np.zeros(len(states), dtype=np.int64), nothing, 30, 900)
+        assert plans.best is not None
+        assert step == 0 or plans.best.value >= (worth - reward) / model.discount - 1e-9
+        while plans.improve(900 * (step + 1) - plans._oracle.calls, 0):
+            pass
+        worth = plans.best.value
+        found = oracle.sample(state[None], plans.best.actions[:1])
         state, reward = found.next_states[0], float(found.rewards[0])
-        if found.terminals[0]:
-            break
-    assert found.terminals[0]
+    assert state[0] >= 5.0
 
 
 def test_a_decision_follows_a_plan_and_says_so() -> None:
