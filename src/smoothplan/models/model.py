@@ -48,16 +48,16 @@ class Box:
     high: Floats
 
     def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
-        ends = {"low": arguments.numbers("low", low), "high": arguments.numbers("high", high)}
-        if ends["low"].shape != ends["high"].shape or ends["low"].ndim > 1 or ends["low"].size == 0:
-            shapes = f"{ends['low'].shape} and {ends['high'].shape}"
+        low, high = arguments.numbers("low", low), arguments.numbers("high", high)
+        if low.shape != high.shape or low.ndim > 1 or low.size == 0:
+            shapes = f"{low.shape} and {high.shape}"
             raise ValueError(f"low and high must be two numbers, or vectors of one length, got shapes {shapes}")
-        for name, end in ends.items():
+        for name, end in (("low", low), ("high", high)):
             if not np.isfinite(end).all():
                 raise ValueError(f"{name} must be finite, so that actions can be compared, got {end.tolist()}")
-        if not (ends["low"] < ends["high"]).all():
-            raise ValueError(f"low must be below high, got {ends['low'].tolist()} and {ends['high'].tolist()}")
-        vars(self).update({name: arguments.frozen(end) for name, end in ends.items()})
+        if not (low < high).all():
+            raise ValueError(f"low must be below high, got {low.tolist()} and {high.tolist()}")
+        vars(self).update(low=arguments.frozen(low), high=arguments.frozen(high))
 
     def grid(self, points: int) -> Floats:
         """Evenly spaced actions, `points` of each side, ends included: [K] or [K, d]."""
@@ -220,10 +220,9 @@ class Declarations:
     def __post_init__(self) -> None:
         start, successors = self.initial_state, self.max_successors
         actions, names = named_actions(self.actions, self.action_names)
-        if self.legal is not None and not callable(self.legal):
-            raise TypeError(f"legal must be a function of states [n, ...] to booleans [n, K], got {self.legal!r}")
-        if self.features is not None and not callable(self.features):
-            raise TypeError(f"features must be a function of states [n, ...] to vectors [n, d], got {self.features!r}")
+        for name, values in {"legal": "booleans [n, K]", "features": "vectors [n, d]"}.items():
+            if (given := getattr(self, name)) is not None and not callable(given):
+                raise TypeError(f"{name} must be a function of states [n, ...] to {values}, got {given!r}")
         if self.legal is not None and isinstance(actions, Box):
             raise ValueError(f"legal needs finitely many actions, got {actions!r}")
         vars(self).update(
@@ -257,8 +256,7 @@ def named_actions(actions: Any, names: Sequence[str] | None = None) -> tuple[Any
     actions = arguments.whole("actions", actions)
     if names is None:
         return actions, None
-    found = tuple(map(str, names))
-    if len(found) != actions:
+    if len(found := tuple(map(str, names))) != actions:
         raise ValueError(f"action_names must have {actions} entries, got {len(found)}")
     printable = all(name is not None and str(name).strip() and str(name).isprintable() for name in names)
     if len(set(found)) < actions or not printable:
@@ -303,8 +301,7 @@ def declares_rewards(model: GenerativeModel | Declarations) -> bool:
 
 def horizon_of(model: GenerativeModel | Declarations) -> int | None:
     """The most steps that an episode may have from any state, or None: a class of one's own need not declare it."""
-    horizon: int | None = getattr(model, "horizon", None)
-    return horizon
+    return cast("int | None", getattr(model, "horizon", None))
 
 
 def total_weight(discount: float, steps: float | None) -> float:
@@ -488,9 +485,7 @@ class Call:
 
     def to_json(self) -> str:
         """One JSON object."""
-        arrays = {name: getattr(self, name).tolist() for name in ("states", "actions", "generator")}
-        numbers = {name: getattr(self, name) for name in ("seed", "chunk", "row")}
-        return json.dumps(arrays | {"dtype": self.states.dtype.str} | numbers)
+        return json.dumps(vars(self) | {"dtype": self.states.dtype.str}, default=np.ndarray.tolist)
 
     @classmethod
     def from_json(cls, text: str) -> "Call":
@@ -647,11 +642,6 @@ class Oracle:
         self.rng.bit_generator.state = streams.generator_from(arrays["generator"]).bit_generator.state
 
 
-# Annotations of functions inside `checked_step` are evaluated at every call: those that take long are named here.
-_Row = int | None
-_Rows = NDArray[np.bool_] | None
-
-
 def checked_step(
     model: GenerativeModel,
     states: States,
@@ -670,7 +660,8 @@ def checked_step(
         watching(states, actions, rng)
     before: Any = rng.bit_generator.state
 
-    def failed_call(row: _Row) -> Call:
+    # Annotations of inner functions are evaluated at every call, unless they are strings.
+    def failed_call(row: "int | None") -> Call:
         rng.bit_generator.state = before
         return Call(states.copy(), actions.copy(), streams.generator_words(rng), *origin, row).narrowed(model)
 
@@ -696,7 +687,7 @@ def checked_step(
             text += _scalar_hint(model)
         raise SimulatorError(f"{text} ({call.place(model=model)})", call) from cause
 
-    def wrong(text: str, rows: _Rows = None) -> SimulatorError:
+    def wrong(text: str, rows: "NDArray[np.bool_] | None" = None) -> SimulatorError:
         row = None if rows is None else int(np.argmax(rows))
         call = failed_call(row)
         outcome = "" if row is None else f", reward {rewards[row]!s}, next state {next_states[row].tolist()}"
@@ -726,8 +717,7 @@ def checked_step(
         discounts = np.asarray(answer[3])
         if discounts.shape != (count,) or discounts.dtype.kind not in "fiu":
             raise wrong(f"discounts must be numbers of shape ({count},), got {discounts.dtype} of {discounts.shape}")
-        rows = ~((discounts >= 0.0) & (discounts <= model.discount))
-        if rows.any():
+        if (rows := ~((discounts >= 0.0) & (discounts <= model.discount))).any():
             raise wrong(f"discount {discounts[rows][0]} is not between 0 and the declared {model.discount:g}", rows)
         if (discounts < model.discount).any() and (model.max_successors == 1 or not model.terminates):
             declared = f"terminates={model.terminates}, max_successors={model.max_successors}"
@@ -738,14 +728,11 @@ def checked_step(
     # ends to the precision of the simulator.
     precision, rewards = rewards.dtype, rewards.astype(np.float64, copy=False)
     low, high = model.reward_range
-    # A NaN fails both comparisons, so the bounds alone catch it.
-    if not (rewards.min() >= low and rewards.max() <= high and np.isfinite(rewards).all()):
-        rows = ~((rewards >= low) & (rewards <= high) & np.isfinite(rewards))
+    if (rows := ~((rewards >= low) & (rewards <= high) & np.isfinite(rewards))).any():
         rounds = precision.kind == "f" and precision.itemsize < 8
         hint = f"; {precision} rounds: declare the ends as float(np.{precision}(...))" if rounds else ""
         raise wrong(f"reward {rewards[rows][0]} is outside the declared range [{low:g}, {high:g}]{hint}", rows)
-    if model.reward_kind == "bernoulli" and not ((rewards == 0) | (rewards == 1)).all():
-        rows = (rewards != 0) & (rewards != 1)
+    if model.reward_kind == "bernoulli" and (rows := (rewards != 0) & (rewards != 1)).any():
         raise wrong(f"reward {rewards[rows][0]} of a bernoulli model is neither 0 nor 1", rows)
     if next_states.dtype.kind in "fc" and not np.isfinite(next_states).all():
         raise wrong("the next state is not finite", ~np.isfinite(next_states).reshape(count, -1).all(axis=1))
