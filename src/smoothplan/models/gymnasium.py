@@ -483,7 +483,7 @@ def _by_store(
         else:
             store, real = Snapshots(_own(given), name, ways, size), _own(given)
             ways.prepare(real)
-            declared["features"] = ways.features(real)
+            declared["features"] = None if ways.features is None else ways.features(real)
             if ways.constants is not None and ways.constants(real) != ways.constants(given):
                 raise CannotCopyError(
                     "its constants were changed after it was made, and a copy is made by its arguments"

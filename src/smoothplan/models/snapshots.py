@@ -5,7 +5,7 @@ MuJoCo's environments and Atari's are known here; for others the user gives two 
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,15 +27,12 @@ class Ways(NamedTuple):
     restore: Restore
     prepare: Callable[[Any], object] = id  # changes an environment of the model's own, before its first reset
     constants: Callable[[Any], object] | None = None  # what must be as in the environment given
-    features: Callable[[Any], Any] = lambda environment: None  # of saved states, see `Declarations`
+    features: Callable[[Any], Any] | None = None  # of saved states, see `Declarations`
     note: str = ""  # a sentence that a user must read
 
 
 class Snapshots(Store):
-    """Has an environment in any state: one environment of its own, which takes the state back.
-
-    It draws from the generator of the call.
-    """
+    """Has an environment in any state: one environment of its own, which takes the state back."""
 
     def __init__(self, environment: Any, name: str, ways: Ways, size: int) -> None:
         super().__init__(name)
@@ -65,7 +62,7 @@ class Snapshots(Store):
             self.initial = self.initial[: self._packing.size]
 
     def at(self, state: Any, rng: np.random.Generator) -> Any:
-        """The environment in a state. It draws from `rng`."""
+        """See `Store`."""
         self.ways.restore(self._environment, self._packing.unpack(state) if self._packed else np.array(state))
         self.reseed(self._environment, rng)
         return self._environment
@@ -89,9 +86,9 @@ def known_ways(environment: Any, simple: bool) -> Ways | None:
     ways = None
     if held.get("ale") == "ALEInterface":
         note = "its emulator does not tell the last action: the first frame after a real state may repeat none"
-        ways = Ways(_atari_snapshot, _atari_restore, _Emulator.replace, note=note if _stickiness(bare.ale) else "")
+        ways = Ways(_atari_snapshot, _atari_restore, _Emulator, note=note if _stickiness(bare.ale) else "")
     elif (held.get("model"), held.get("data")) == ("MjModel", "MjData"):
-        ways = Ways(_mujoco_snapshot, _mujoco_restore, constants=_mujoco_constants, features=_MujocoFeatures.of)
+        ways = Ways(_mujoco_snapshot, _mujoco_restore, constants=_mujoco_constants, features=_mujoco_features)
     if ways is not None and not simple:
         names = ", ".join(type(layer).__name__ for layer in layers(environment)[:-1])
         raise CannotCopyError(
@@ -120,19 +117,10 @@ def _mujoco_restore(environment: Any, saved: Any) -> None:
         held[:] = place.reshape(held.shape)
 
 
-@dataclass(frozen=True)
-class _MujocoFeatures:
+def _mujoco_features(environment: Any) -> Callable[[Any], Any]:
     """Positions and velocities, which follow the time in a saved state."""
-
-    count: int
-
-    @classmethod
-    def of(cls, environment: Any) -> "_MujocoFeatures":
-        """Those of an environment."""
-        return cls(environment.unwrapped.model.nq + environment.unwrapped.model.nv)
-
-    def __call__(self, states: Any) -> Any:
-        return states[:, 1 : 1 + self.count]
+    model = environment.unwrapped.model
+    return itemgetter((slice(None), slice(1, 1 + model.nq + model.nv)))
 
 
 def _mujoco_constants(environment: Any) -> bytes:
@@ -150,17 +138,13 @@ def _stickiness(ale: Any) -> float:
 
 
 class _Emulator:
-    """Atari's emulator, whose sticky actions draw from the generator of the environment instead of its own."""
+    """Takes the place of an environment's emulator: sticky actions draw from the generator of the environment."""
 
-    @classmethod
-    def replace(cls, environment: Any) -> None:
-        """Puts it in the place of an environment's emulator."""
-        environment.unwrapped.ale = cls(environment.unwrapped)
-
-    def __init__(self, bare: Any) -> None:
-        self._bare, self._ale, self._stickiness = bare, bare.ale, _stickiness(bare.ale)
+    def __init__(self, environment: Any) -> None:
+        self._bare, self._ale = environment.unwrapped, environment.unwrapped.ale
+        self._stickiness, self.last = _stickiness(self._ale), importlib.import_module("ale_py").Action.NOOP
         self._ale.setFloat("repeat_action_probability", 0.0)
-        self.last = importlib.import_module("ale_py").Action.NOOP
+        self._bare.ale = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_ale"], name)
