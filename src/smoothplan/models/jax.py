@@ -73,8 +73,8 @@ class JaxModel(Declarations):
             # JAX remembers what a compiled function was traced to: without its wrapper, it can be traced again.
             step = _Step(step.__wrapped__ if hasattr(step, "lower") else step, form)
         vars(self).update(initial_state=start)
-        for name, given in (("legal", self.legal), ("features", self.features)):
-            if callable(given) and not isinstance(given, _OfStates):
+        for name in ("legal", "features"):
+            if callable(given := getattr(self, name)) and not isinstance(given, _OfStates):
                 vars(self)[name] = _OfStates(given, step.form)
         super().__post_init__()
         vars(self).update(step=replace(step, reward_range=self.reward_range, discount=self.discount))
@@ -360,7 +360,8 @@ def from_gymnax(
         defaults = environment.default_params
     params = defaults if params is None else params
     _, state = jax.jit(environment.reset_env)(jax.random.key(seed), params)
-    step, limit = _Gymnax(environment, params, None if time_limit else state.time), int(params.max_steps_in_episode)
+    step = partial(_gymnax_step, environment, params, None if time_limit else state.time)
+    limit = int(params.max_steps_in_episode)
     declared = {"actions": actions_of(environment.action_space(params)), "discount": discount}
     if not arguments.flag("time_limit", time_limit):
         return JaxModel(step, initial_state=state.replace(time=None), **declared | declarations)
@@ -371,35 +372,23 @@ def from_gymnax(
     return model if model._try(model.ravel(late))[2][0] else replace(model, horizon=None)
 
 
-@dataclass(frozen=True)
-class _Gymnax:
-    """The step of an environment of gymnax, without its resets."""
-
-    environment: Any
-    params: Any
-    clock: Any  # the time of every step, or None if it is a part of the state
-
-    def __call__(self, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
-        given = state if self.clock is None else state.replace(time=self.clock)
-        _, following, reward, done, _ = self.environment.step_env(key, given, action, self.params)
-        following = following if self.clock is None else following.replace(time=None)
-        return following, reward * 1.0, done  # some rewards are truth values
+def _gymnax_step(environment: Any, params: Any, clock: Any, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
+    """A step of gymnax, without resets. The clock is the time of every step, or None if it is a part of the state."""
+    given = state if clock is None else state.replace(time=clock)
+    _, following, reward, done, _ = environment.step_env(key, given, action, params)
+    following = following if clock is None else following.replace(time=None)
+    return following, reward * 1.0, done  # some rewards are truth values
 
 
 def from_functional(environment: "gymnasium.Env[Any, Any]", **declared: Any) -> JaxModel:
     """A generative model of a functional environment of Gymnasium. The reward range is unknown unless declared."""
     functional: Any = environment.unwrapped.func_env  # type: ignore[attr-defined]
-    return JaxModel(_Functional(functional), initial_state=functional.initial(load_jax().random.key(0)), **declared)
+    start = functional.initial(load_jax().random.key(0))
+    return JaxModel(partial(_functional_step, functional), initial_state=start, **declared)
 
 
-@dataclass(frozen=True)
-class _Functional:
+def _functional_step(functional: Any, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
     """The step of a functional environment of Gymnasium, whose functions share one key."""
-
-    functional: Any
-
-    def __call__(self, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
-        action = action + getattr(self.functional.action_space, "start", 0)
-        following = self.functional.transition(state, action, key)
-        reward = self.functional.reward(state, action, following, key)
-        return following, reward, self.functional.terminal(following, key)
+    action = action + getattr(functional.action_space, "start", 0)
+    following = functional.transition(state, action, key)
+    return following, functional.reward(state, action, following, key), functional.terminal(following, key)

@@ -746,7 +746,7 @@ def _killed(discounts: Floats, most: float, rng: np.random.Generator) -> NDArray
 
     E[R + d·V] = E[R + γ·1{U < d/γ}·V] for a uniform U: a discount d below γ is a survival with probability d/γ.
     """
-    return np.asarray((rng.random(len(discounts)) * most >= discounts) & (discounts < most))
+    return (rng.random(len(discounts)) * most >= discounts) & (discounts < most)
 
 
 def _scalar_hint(model: GenerativeModel) -> str:

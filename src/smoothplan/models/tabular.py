@@ -163,7 +163,7 @@ class TabularModel:
             raise TypeError(f"successors must be whole numbers, got dtype {targets.dtype}")
         if paid.shape not in (table.shape, table.shape[:2]):
             raise ValueError(f"rewards must have shape {table.shape[:2]} or {table.shape}, got {paid.shape}")
-        mask = None if legal is None else _legal(legal, table.shape[:2])
+        mask = None if legal is None else _booleans("legal", legal, table.shape[:2])
         if mask is not None:  # rows of illegal pairs stay where they are
             table[~mask], targets[~mask], paid[~mask] = np.eye(1, table.shape[2])[0], 0, 0.0
         _refuse("probability", table, ~((table >= 0) & (table < np.inf)), "is not a probability")
@@ -410,7 +410,6 @@ def _numbers(name: str, values: ArrayLike) -> Floats:
 
 
 def _array(name: str, values: ArrayLike, of: str) -> NDArray[Any]:
-    """A copy of any dtype."""
     try:
         return np.array(values)
     except ValueError:
@@ -424,11 +423,12 @@ def _refuse(name: str, values: NDArray[Any], wrong: NDArray[np.bool_], reason: s
         raise ModelError(f"{name} {values[where]:.12g} of state {where[0]}, action {where[1]} {reason}")
 
 
-def _legal(legal: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """A mask of actions, [S, K]."""
-    mask = _array("legal", legal, "booleans")
-    if mask.dtype.kind != "b" or mask.shape != shape:
-        raise ValueError(f"legal must be booleans of shape {shape}, got shape {mask.shape} of dtype {mask.dtype}")
+def _booleans(name: str, values: ArrayLike, *shapes: tuple[int, ...]) -> NDArray[np.bool_]:
+    """A mask of one of the shapes."""
+    mask = _array(name, values, "booleans")
+    if mask.dtype.kind != "b" or mask.shape not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(f"{name} must be booleans of shape {wanted}, got shape {mask.shape} of dtype {mask.dtype}")
     return mask
 
 
@@ -437,12 +437,8 @@ def _terminal(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which states are terminal [S], and which transitions end the episode [S, K, B]."""
     states = len(successors)
-    mask = np.zeros(states, dtype=np.bool_) if terminal is None else _array("terminal", terminal, "booleans")
-    if mask.dtype.kind != "b" or mask.shape not in ((states,), successors.shape):
-        raise ValueError(
-            f"terminal must be booleans of shape {(states,)} or {successors.shape}, got shape {mask.shape} of dtype "
-            f"{mask.dtype}"
-        )
+    given = np.zeros(states, dtype=np.bool_) if terminal is None else terminal
+    mask = _booleans("terminal", given, (states,), successors.shape)
     if mask.ndim == 1:
         return mask, mask[successors]
     entered = np.zeros((2, states), dtype=np.bool_)
@@ -486,8 +482,6 @@ def _range(
         drawn = rewards[counts]
         return (float(drawn.min()), float(drawn.max())) if drawn.size else (0.0, 0.0)
     low, high = base.reward_range(kind, (0.0, 1.0) if declared is None else declared)
-    name = "mean reward" if kind == "bernoulli" else "reward"
-    _refuse(
-        name, rewards, counts & ~((rewards >= low) & (rewards <= high)), f"is outside the range [{low:g}, {high:g}]"
-    )
+    wrong, name = counts & ~((rewards >= low) & (rewards <= high)), "mean reward" if kind == "bernoulli" else "reward"
+    _refuse(name, rewards, wrong, f"is outside the range [{low:g}, {high:g}]")
     return low, high

@@ -10,7 +10,7 @@ import numpy as np
 from smoothplan.base import arguments, stopping
 from smoothplan.base.compiling import Compiled, load_numba
 from smoothplan.base.streams import generator
-from smoothplan.models.model import Actions, Box, Declarations, ModelError, RowError, States, watcher
+from smoothplan.models.model import Actions, Box, Declarations, ModelError, RowError, States, _killed, watcher
 
 Step = Callable[[States, Actions, np.random.Generator], tuple[Any, ...]]
 """step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""
@@ -136,17 +136,13 @@ class JitModel(Declarations):
         """
         if not vars(self)["_discounts"]:
             return self.step
-        step: Any = self.step
-        most = self.discount
+        step, most = cast(Any, self.step), self.discount
+        killed = load_numba().njit(nogil=True)(_killed)
 
         def ending(states: States, actions: Actions, rng: np.random.Generator) -> Any:
             next_states, rewards, terminals, discounts = step(states, actions, rng)
-            uniform = rng.random(len(discounts))
-            for row in range(len(discounts)):
-                if not 0.0 <= discounts[row] <= most:
-                    raise ValueError("a discount is not between 0 and the declared one")
-                ends = uniform[row] * most >= discounts[row] and discounts[row] < most
-                terminals[row] = terminals[row] or ends
-            return next_states, rewards, terminals
+            if not ((discounts >= 0.0) & (discounts <= most)).all():
+                raise ValueError("a discount is not between 0 and the declared one")
+            return next_states, rewards, terminals | killed(discounts, most, rng)
 
         return cast(Step, load_numba().njit(nogil=True)(ending))
