@@ -85,6 +85,9 @@ class Store:
     has_clock = True
     """Whether a state knows when an environment truncates itself, which ends the episode then."""
 
+    means = ""
+    """What the model simulates by, and what a state knows, for a user to read; nothing if a state is as expected."""
+
     def __init__(self, name: str) -> None:
         self.name, self.lock = name, threading.RLock()
 
@@ -297,6 +300,8 @@ class Copies(Store):
     The environment given is not changed. Until `settle`, it learns the constants of the environment, and the bytes of a
     state, if their number `size` is 0.
     """
+
+    means = "copies of the environment. A copy knows all that the environment holds"
 
     def __init__(self, environment: Any, name: str, size: int) -> None:
         super().__init__(name)

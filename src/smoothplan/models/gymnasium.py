@@ -8,7 +8,8 @@ import enum
 import inspect
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +21,7 @@ from smoothplan.base.arguments import Floats, frozen
 from smoothplan.models.copies import CannotCopyError, Copies, Store, actions_of, layers, library
 from smoothplan.models.derived import at_stage, finite_horizon
 from smoothplan.models.jax import JaxModel, from_functional
-from smoothplan.models.model import (
-    GenerativeModel,
-    ModelError,
-    RowError,
-    States,
-    horizon_of,
-    legal_actions,
-    random_actions,
-)
+from smoothplan.models.model import GenerativeModel, ModelError, States, horizon_of, legal_actions, random_actions
 from smoothplan.models.snapshots import Restore, Snapshot, Snapshots, Ways, known_ways
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, Step, VectorModel
@@ -163,19 +156,13 @@ def store_of(model: GenerativeModel) -> Store | None:
 def notes(model: GenerativeModel) -> tuple[str, ...]:
     """Sentences that a user of a model must read."""
     found, store = [], store_of(model)
-    for kind, one, many in ((Copies, "copy", "copies"), (Snapshots, "snapshot", "snapshots")):
-        if isinstance(store, kind):
-            whole = "all that the environment holds" if kind is Copies else "the whole state of the environment"
-            found.append(
-                f"{store.name} is simulated by {many} of the environment. "
-                f"A {one} knows {whole}, even if observations hide it"
-            )
+    if store is not None and store.means:
+        found.append(f"{store.name} is simulated by {store.means}, even if observations hide it")
     if isinstance(store, Snapshots) and store.ways.note:
         found.append(f"{store.name}: {store.ways.note}")
     if _parts(model)[0] is not None:
-        found.append(
-            f"Planning knows the steps left of {horizon_of(model)}, by the environment's time limit or as horizon= says"
-        )
+        limit = f"{horizon_of(model)}, by the environment's time limit or as horizon= says"
+        found.append(f"Planning knows the steps left of {limit}")
     return tuple(found)
 
 
@@ -278,10 +265,10 @@ def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]
             case "Continuous_MountainCarEnv":
                 known, kind = (-0.1, 100.0), "deterministic"
             case "AcrobotEnv" if environment.torque_noise_max == 0.0:
-                known, kind, features = (-1.0, 0.0), "deterministic", _Turned(2)
+                known, kind, features = (-1.0, 0.0), "deterministic", partial(_turned, 2)
             case "PendulumEnv":  # at the bottom, at full speed and torque; in the order of its own sum
                 worst = np.pi**2 + 0.1 * environment.max_speed**2 + 0.001 * environment.max_torque**2
-                known, kind, features = (-float(worst), 0.0), "deterministic", _Turned(1)
+                known, kind, features = (-float(worst), 0.0), "deterministic", partial(_turned, 1)
             case "TaxiEnv":
                 known = (-10.0, 20.0)
             case "BlackjackEnv":
@@ -289,18 +276,11 @@ def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]
     return {"reward_range": known if declared is None else declared, "reward_kind": kind, "features": features}
 
 
-@dataclass(frozen=True)
-class _Turned:
+def _turned(angles: int, states: States) -> Floats:
     """Features of states [n, d] whose first numbers are angles: their cosines and sines, and the others."""
+    turned, others = np.split(states, [angles], axis=1)
+    return np.concatenate([np.cos(turned), np.sin(turned), others], axis=1)
 
-    angles: int
-
-    def __call__(self, states: States) -> Floats:
-        turned, others = np.split(states, [self.angles], axis=1)
-        return np.concatenate([np.cos(turned), np.sin(turned), others], axis=1)
-
-
-# Legal actions
 
 MASKS = ("action_masks", "get_action_mask", "valid_action_mask", "action_mask")
 """Methods by which environments tell their legal actions. Taxi's takes the state."""
@@ -328,9 +308,6 @@ def _told(environment: Any) -> Any:
     """The method of an environment or a wrapper that tells its legal actions; None if there is none."""
     found = (getattr(layer, name, None) for layer in layers(environment) for name in MASKS)
     return next(filter(callable, found), None)
-
-
-# Models
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,13 +424,11 @@ class _AssignedState(Store):
         return bare
 
     def at(self, state: Any, rng: np.random.Generator) -> Any:
-        """See `Store`."""
         bare = self._restore()
         bare.state, bare.np_random = state.copy(), rng
         return self._environment
 
     def state_of(self, environment: Any) -> Any:
-        """See `Store`."""
         return np.array(environment.unwrapped.state)
 
 
@@ -503,7 +478,7 @@ def _by_store(
             "they depend on, attributes included, and steps must draw from its own self.np_random only"
         )
     store.settle()
-    return EnvironmentStep(store, mask).model(initial_state=store.initial, **declared)
+    return replace(model, initial_state=store.initial)
 
 
 def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
@@ -537,10 +512,7 @@ def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
                 )
             # Twice, so that a hidden state which both change at every step does not go unnoticed.
             for _ in range(2):
-                try:
-                    found = model.step(frozen(state), frozen(chosen), np.random.default_rng(seed))
-                except RowError as failure:
-                    raise failure.__cause__ or failure from None
+                found = model.step(frozen(state), frozen(chosen), np.random.default_rng(seed))
                 next_state, *outcome = (part[0] for part in found)
                 if outcome != [reward, ends] or np.shape(next_state) != np.shape(reached):
                     return False

@@ -29,6 +29,9 @@ there; or any number in the declared range."""
 Legal = Callable[[States], ArrayLike]
 """Which actions are legal: states [n, ...] to booleans [n, K]."""
 
+ROW = "smoothplan_row"
+"""The attribute of an error that names the row of a batch which failed, if a simulator makes one call at a time."""
+
 ROUNDING = 1e-9
 """Rounding error of a value, relative to the largest number it is computed from."""
 
@@ -558,10 +561,6 @@ class SimulatorError(ModelError):
         return type(self), (str(self), self.call), {"__notes__": getattr(self, "__notes__", [])}
 
 
-class RowError(Exception):
-    """A simulator that makes one call at a time failed at a row, the argument; its own error is the cause."""
-
-
 # --- The oracle -------------------------------------------------------------------------------------------------------
 
 
@@ -669,23 +668,20 @@ def checked_step(
         given, chosen = np.asarray(states, order="C").view(), np.asarray(actions, order="C").view()
         given.flags.writeable = chosen.flags.writeable = False
         answer = model.step(given, chosen, rng)
-    except ModelError:
-        raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, RowError):
-            cause, call = error.__cause__, failed_call(error.args[0])
-        else:
-            cause, call = error, failed_call(None).isolated(model, type(error))
-        text = f"the simulator raised {type(cause).__name__}: {cause}"
+        if (row := vars(error).get(ROW)) is None and isinstance(error, ModelError):
+            raise
+        call = failed_call(row) if row is not None else failed_call(None).isolated(model, type(error))
+        text = f"the simulator raised {type(error).__name__}: {error}"
         # NumPy's words if code for one number is given many.
         signs = ("truth value of a", "only length-1 arrays", "only 0-dimensional arrays", "only integer scalar arrays")
-        if isinstance(cause, ModelError):
-            text = str(cause)
-        elif isinstance(cause, ValueError) and "read-only" in str(cause):
+        if isinstance(error, ModelError):
+            text = str(error)
+        elif isinstance(error, ValueError) and "read-only" in str(error):
             text = "the simulator changes a state in place: it must not change its arguments"
-        elif any(sign in str(cause) for sign in signs):
+        elif any(sign in str(error) for sign in signs):
             text += _scalar_hint(model)
-        raise SimulatorError(f"{text} ({call.place(model=model)})", call) from cause
+        raise SimulatorError(f"{text} ({call.place(model=model)})", call) from error
 
     def wrong(text: str, rows: "NDArray[np.bool_] | None" = None) -> SimulatorError:
         row = None if rows is None else int(np.argmax(rows))

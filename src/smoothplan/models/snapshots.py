@@ -34,6 +34,8 @@ class Ways(NamedTuple):
 class Snapshots(Store):
     """Has an environment in any state: one environment of its own, which takes the state back."""
 
+    means = "snapshots of the environment. A snapshot knows the whole state of the environment"
+
     def __init__(self, environment: Any, name: str, ways: Ways, size: int) -> None:
         super().__init__(name)
         self.ways, self._environment = ways, environment

@@ -10,7 +10,7 @@ import numpy as np
 from smoothplan.base import arguments, stopping
 from smoothplan.base.compiling import Compiled, load_numba
 from smoothplan.base.streams import generator
-from smoothplan.models.model import Actions, Box, Declarations, ModelError, RowError, States, _killed, watcher
+from smoothplan.models.model import ROW, Actions, Box, Declarations, ModelError, States, _killed, watcher
 
 Step = Callable[[States, Actions, np.random.Generator], tuple[Any, ...]]
 """step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""
@@ -54,7 +54,7 @@ class VectorModel(Declarations):
 
 @dataclass(frozen=True)
 class _Loop:
-    """A scalar simulator applied to every row of a batch; `RowError` names the row that fails."""
+    """A scalar simulator applied to every row of a batch; an error names the row that fails, see `ROW`."""
 
     scalar: ScalarStep
     one_at_a_time: ClassVar[bool] = True
@@ -76,7 +76,8 @@ class _Loop:
                 stopped.unmade = len(states) - row - 1
                 raise
             except (Exception, SystemExit) as error:
-                raise RowError(row) from error
+                vars(error)[ROW] = row
+                raise
             answers.append(answer)
         next_states, rewards = (np.asarray([answer[part] for answer in answers]) for part in (0, 1))
         # Python's numbers take the precision of the states; a fraction is never rounded to a whole number.
