@@ -269,7 +269,6 @@ class _Reader(pickle.Unpickler):
         self._constants, self._own, self._plain = constants, own, list[Any]()
 
     def persistent_load(self, pid: Any) -> Any:
-        """See `_Writer`."""
         kind = type(pid)
         if kind is int:
             return self._constants[pid] if pid >= 0 else self._own[-pid]
@@ -406,7 +405,6 @@ class Copies(Store):
             space._np_random = own
 
     def _written(self, environment: Any) -> bytes:
-        """The content of an environment."""
         chain = layers(environment)
         apart = {"_np_random", "_np_random_seed", "_cached_spec", "render_mode", "env", "spec", *self._shared}
         content = [{name: vars(layer)[name] for name in sorted(vars(layer).keys() - apart)} for layer in chain]

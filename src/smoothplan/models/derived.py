@@ -67,10 +67,8 @@ def with_steps_left(states: States, left: ArrayLike) -> States:
     """States [n] or [n, d] with the steps left as a last entry, [n, d + 1]."""
     states = states[:, None] if states.ndim == 1 else states
     if states.ndim != 2 or states.dtype.kind not in "biuf":
-        raise ValueError(
-            "states must be numbers or vectors of numbers to be cut off after some steps, got shape "
-            f"{states.shape[1:]} of dtype {states.dtype}"
-        )
+        found = f"shape {states.shape[1:]} of dtype {states.dtype}"
+        raise ValueError(f"states must be numbers or vectors of numbers to be cut off after some steps, got {found}")
     left, dtype = np.broadcast_to(np.asarray(left), len(states)), states.dtype
     if dtype.kind == "f" and left.max(initial=0) > (most := 2 ** (np.finfo(dtype).nmant + 1)):
         raise ValueError(f"steps must be at most {most:,} for states of {dtype}, which count no further")

@@ -402,10 +402,7 @@ def _numbers(real: Any, action: int) -> NDArray[Any] | None:
 
 
 class _AssignedState(Store):
-    """Assigns the state of an environment, which draws from the generator of the call.
-
-    Every other attribute is as it was after a reset.
-    """
+    """Assigns the state of an environment, whose other attributes are as they were after a reset."""
 
     has_clock = False
 
@@ -460,9 +457,8 @@ def _by_store(
             ways.prepare(real)
             declared["features"] = None if ways.features is None else ways.features(real)
             if ways.constants is not None and ways.constants(real) != ways.constants(given):
-                raise CannotCopyError(
-                    "its constants were changed after it was made, and a copy is made by its arguments"
-                )
+                text = "its constants were changed after it was made"
+                raise CannotCopyError(f"{text}, and a copy is made by its arguments")
         model = EnvironmentStep(store, mask).model(initial_state=store.initial, **declared)
         agrees = _agrees(model, real, legal is True)
     except ModelError:
@@ -506,10 +502,8 @@ def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
             ends = bool(terminated or (truncated and store is not None and store.has_clock))
             reached = state_of(model, real)
             if not model.reward_range[0] <= reward <= model.reward_range[1]:
-                raise ModelError(
-                    f"reward_range must contain all rewards: action {chosen[0]} paid {reward:g}, got "
-                    f"{model.reward_range}"
-                )
+                paid = f"action {chosen[0]} paid {reward:g}, got {model.reward_range}"
+                raise ModelError(f"reward_range must contain all rewards: {paid}")
             # Twice, so that a hidden state which both change at every step does not go unnoticed.
             for _ in range(2):
                 found = model.step(frozen(state), frozen(chosen), np.random.default_rng(seed))

@@ -84,7 +84,6 @@ class JaxModel(Declarations):
                 vars(self).update(reward_kind="deterministic", max_successors=1)
 
     def _try(self, state: NDArray[Any]) -> Any:
-        """The outcomes [1] of an action."""
         action = self.actions.low if isinstance(self.actions, Box) else np.array(0)
         return self.step(state[None], action[None], generator(0))
 
@@ -120,7 +119,6 @@ class _Form:
 
     @property
     def parts(self) -> list[NDArray[Any]]:
-        """The leaves of the example."""
         return list(load_jax().tree.leaves(self.example))
 
     def leaves(self, states: States) -> list[NDArray[Any]]:
@@ -138,12 +136,10 @@ class _Form:
         return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
     def tree(self, leaves: Sequence[Any]) -> Any:
-        """The pytree with such leaves."""
         tree = load_jax().tree
         return tree.unflatten(tree.structure(self.example), leaves)
 
     def ravel(self, state: Any) -> NDArray[Any]:
-        """One state as it is outside."""
         tree = load_jax().tree
         state = np.asarray(state) if isinstance(state, list) else state
         if tree.structure(state) != tree.structure(self.example):
@@ -278,10 +274,8 @@ class _Step:
             raise ModelError(f"JAX cannot run step: {type(error).__name__}: {reason} ({place})") from error
         if not same or (outcomes and not all(map(partial(np.array_equal, equal_nan=True), *outcomes))):
             ends = [(form.states(each[: len(row) - 1])[0].tolist(), float(each[len(row) - 1][0])) for each in outcomes]
-            raise ModelError(
-                "step must be pure, but the same state, action and key gave two different results: (next state, "
-                f"reward) {ends[0]} and {ends[1]} ({place})"
-            )
+            results = f"two different results: (next state, reward) {ends[0]} and {ends[1]} ({place})"
+            raise ModelError(f"step must be pure, but the same state, action and key gave {results}")
         self.compiled[types] = first
 
 

@@ -67,8 +67,7 @@ class Box:
         points = arguments.whole("points", points, least=2)
         arguments.whole("points of each side, together", points**self.low.size, most=10**5)
         sides = [np.linspace(*ends, points) for ends in zip(self.low.reshape(-1), self.high.reshape(-1), strict=True)]
-        grid = np.stack([side.reshape(-1) for side in np.meshgrid(*sides, indexing="ij")], axis=-1)
-        return grid.reshape(-1, *self.low.shape)
+        return np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, *self.low.shape)
 
     def required(self, name: str, actions: ArrayLike) -> Floats:
         """Actions [n] or [n, d] in the box, or an error that names the first that is not."""
@@ -238,6 +237,8 @@ class Declarations:
             **episodes(self.discount, self.horizon, self.terminates),
         )
         vars(self).update(value_range=declared_values(self))
+        if not callable(step := getattr(self, "step", callable)):
+            raise TypeError(f"step must be a function of (states, actions, rng), got {step!r}")
 
 
 def named_actions(actions: Any, names: Sequence[str] | None = None) -> tuple[Any, tuple[str, ...] | None]:
@@ -332,10 +333,8 @@ def effective_horizon(model: GenerativeModel | Declarations) -> float:
 
 def too_long(model: GenerativeModel, steps: int, state: Any) -> ModelError:
     """The error of an episode that has gone on for more steps than the horizon."""
-    return ModelError(
-        f"horizon={horizon_of(model)} is exceeded: an episode has not ended after {steps} steps, at state "
-        f"{np.asarray(state).tolist()}"
-    )
+    place = f"after {steps} steps, at state {np.asarray(state).tolist()}"
+    return ModelError(f"horizon={horizon_of(model)} is exceeded: an episode has not ended {place}")
 
 
 def possible_returns(model: GenerativeModel | Declarations) -> tuple[float, float]:
@@ -357,10 +356,8 @@ def declared_values(model: GenerativeModel | Declarations) -> tuple[float, float
     least, most = possible_returns(model)
     slack = ROUNDING * max(abs(least), abs(most)) if declares_rewards(model) else 0.0
     if low > most + slack or high < least - slack:
-        raise ValueError(
-            f"value_range must overlap [{least:g}, {most:g}], the values that reward_range={model.reward_range} and "
-            f"discount={model.discount:g} allow, got {declared!r}"
-        )
+        allowed = f"reward_range={model.reward_range} and discount={model.discount:g} allow"
+        raise ValueError(f"value_range must overlap [{least:g}, {most:g}], the values that {allowed}, got {declared!r}")
     return low, high
 
 
@@ -400,13 +397,11 @@ def legal_actions(model: GenerativeModel, states: States) -> NDArray[np.bool_] |
         state = "" if len(states) == 0 else f", the first of them {np.asarray(states[0]).tolist()}"
         text = f"legal raised {type(error).__name__}: {error} (for {len(states)} states{state})"
         raise ModelError(text) from error
-    if mask.shape != (len(states), model.actions) or mask.dtype.kind != "b":
-        raise ModelError(
-            f"legal must return booleans of shape {(len(states), model.actions)} for {len(states)} states, got "
-            f"{mask.dtype} of shape {mask.shape}"
-        )
-    if not mask.any(axis=1).all():
-        state = np.asarray(states[int(np.argmin(mask.any(axis=1)))]).tolist()
+    if mask.shape != (wanted := (len(states), model.actions)) or mask.dtype.kind != "b":
+        text = f"legal must return booleans of shape {wanted} for {len(states)} states, got"
+        raise ModelError(f"{text} {mask.dtype} of shape {mask.shape}")
+    if not (some := mask.any(axis=1)).all():
+        state = np.asarray(states[int(np.argmin(some))]).tolist()
         raise ModelError(f"legal leaves no action at state {state}, which is not terminal")
     return mask
 
@@ -436,21 +431,16 @@ def required_actions(model: GenerativeModel, states: States, actions: ArrayLike)
             raise ValueError(f"states and actions must match, got shapes {states.shape} and {actions.shape}")
         return actions
     if actions.ndim != 1 or actions.dtype.kind not in "iu" or states.shape[:1] != actions.shape:
-        raise ValueError(
-            f"states [n, ...] and whole-numbered actions [n] must match, got shapes {states.shape} and "
-            f"{actions.shape}, actions of dtype {actions.dtype}"
-        )
-    unknown = (actions < 0) | (actions >= model.actions)
-    if unknown.any():
+        found = f"shapes {states.shape} and {actions.shape}, actions of dtype {actions.dtype}"
+        raise ValueError(f"states [n, ...] and whole-numbered actions [n] must match, got {found}")
+    if (unknown := (actions < 0) | (actions >= model.actions)).any():
         raise ValueError(f"actions must be in 0..{model.actions - 1}, got {actions[unknown][0]}")
     if len(actions) and (mask := legal_actions(model, states)) is not None:
         allowed = mask[np.arange(len(actions)), actions]
         if not allowed.all():
             row = int(np.argmin(allowed))
-            raise ValueError(
-                f"actions must be legal, got {action_names(model)[actions[row]]} at state "
-                f"{np.asarray(states[row]).tolist()}"
-            )
+            name, state = action_names(model)[actions[row]], np.asarray(states[row]).tolist()
+            raise ValueError(f"actions must be legal, got {name} at state {state}")
     return actions.astype(np.int64, copy=False)
 
 

@@ -152,13 +152,11 @@ class _Emulator:
         return getattr(vars(self)["_ale"], name)
 
     def act(self, action: Any, strength: float = 1.0) -> Any:
-        """One frame."""
         if self._bare.np_random.random() >= self._stickiness:
             self.last = action
         return self._ale.act(self.last, strength)
 
     def reset_game(self) -> None:
-        """Starts an episode."""
         self.last = importlib.import_module("ale_py").Action.NOOP
         self._ale.reset_game()
 

@@ -335,11 +335,9 @@ class TabularModel:
             means = np.clip(rewards, 0.0, 1.0)  # at terminal states they may be out of range
             chances = [self.probabilities * means, self.probabilities * (1.0 - means)]
             parts = [np.concatenate(chances, axis=-1), np.repeat([1.0, 0.0], rewards.shape[-1]), np.tile(parts[2], 2)]
-        probabilities, rewards, successors = np.broadcast_arrays(*parts)
-        order = np.argsort(-probabilities, axis=-1, kind="stable")
-        probabilities, rewards, successors = (
-            np.take_along_axis(part, order, axis=-1) for part in (probabilities, rewards, successors)
-        )
+        parts = list(np.broadcast_arrays(*parts))
+        order = np.argsort(-parts[0], axis=-1, kind="stable")
+        probabilities, rewards, successors = (np.take_along_axis(part, order, axis=-1) for part in parts)
         count = order.shape[-1]
         outcomes = np.zeros((*order.shape[:2], -(-count // UNROLLED) * UNROLLED), dtype=OUTCOME)
         outcomes["reward"][..., :count], outcomes["successor"][..., :count] = rewards, successors
@@ -466,10 +464,8 @@ def _kind(
     if declared == "transition":
         state, action, place = np.argwhere(wrong)[0]
         one, two = sorted_rewards[state, action, place : place + 2]
-        raise ModelError(
-            f"reward_kind='transition' allows one reward for each next state, got {one} and {two} of state {state}, "
-            f"action {action}, next state {outcomes[state, action, place] // 2}"
-        )
+        found = f"{one} and {two} of state {state}, action {action}, next state {outcomes[state, action, place] // 2}"
+        raise ModelError(f"reward_kind='transition' allows one reward for each next state, got {found}")
     return "bounded"
 
 

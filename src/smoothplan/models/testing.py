@@ -112,10 +112,8 @@ class Examination:
         for state, first in zip(states, mask, strict=True):
             again = base.legal_actions(self.model, state[None])
             if again is not None and not np.array_equal(again[0], first):
-                raise ModelError(
-                    f"legal must give the same answer for the same state, got {first.tolist()} and then "
-                    f"{again[0].tolist()} at state {state.tolist()}"
-                )
+                answers = f"{first.tolist()} and then {again[0].tolist()} at state {state.tolist()}"
+                raise ModelError(f"legal must give the same answer for the same state, got {answers}")
 
     def _step(self, states: States, actions: Actions, draw: int) -> Transition:
         self.calls += len(actions)
@@ -133,14 +131,10 @@ class Examination:
         for row, reward, end in zip(*found, strict=True):
             known = outcomes.setdefault((row.tobytes(), bool(end)), reward)
             if model.reward_kind == "transition" and reward != known:
-                raise ModelError(
-                    f"rewards declared fixed by the transition took values {known} and {reward} at {where}, next state "
-                    f"{row.tolist()}"
-                )
-        if model.max_successors is not None and len(outcomes) > model.max_successors:
-            raise ModelError(
-                f"{len(outcomes)} different next states, more than max_successors={model.max_successors}, at {where}"
-            )
+                values = f"{known} and {reward} at {where}, next state {row.tolist()}"
+                raise ModelError(f"rewards declared fixed by the transition took values {values}")
+        if (most := model.max_successors) is not None and len(outcomes) > most:
+            raise ModelError(f"{len(outcomes)} different next states, more than max_successors={most}, at {where}")
         return len(outcomes)
 
     def _play(self) -> None:
@@ -169,7 +163,6 @@ class Examination:
         totals[going_on] += discount**steps * least
         sure = float(totals.mean()) - (most - least) * math.sqrt(math.log(1e6) / (2.0 * count))
         if sure > declared[1] + base.ROUNDING * max(abs(least), abs(most)):
-            raise ModelError(
-                f"value_range={declared} is too low: random actions earn {totals.mean():.6g} on average from state "
-                f"{self.first[0].tolist()}{' and others' if len(self.first) > 1 else ''}, and surely {sure:.6g}"
-            )
+            earned = f"{totals.mean():.6g} on average from state {self.first[0].tolist()}"
+            earned += f"{' and others' if len(self.first) > 1 else ''}, and surely {sure:.6g}"
+            raise ModelError(f"value_range={declared} is too low: random actions earn {earned}")

@@ -37,11 +37,6 @@ class VectorModel(Declarations):
 
     step: Step
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not callable(self.step):
-            raise TypeError(f"step must be a function of (states, actions, rng), got {self.step!r}")
-
     @classmethod
     def from_scalar(cls, step: ScalarStep, **declarations: Any) -> "VectorModel":
         """A model from a simulator of one call at a time, run in a loop: step(state, action, rng).
@@ -105,8 +100,6 @@ class JitModel(Declarations):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not callable(self.step):
-            raise TypeError(f"step must be a function of (states, actions, rng), got {self.step!r}")
         if isinstance(self.step, Compiled):
             vars(self).update(step=self.step.dispatcher)
         elif not hasattr(self.step, "py_func"):
@@ -131,10 +124,7 @@ class JitModel(Declarations):
 
     @cached_property
     def ending_step(self) -> Step:
-        """The step with three results: a discount below γ ends the episode at random, as in `Transition`s of a model.
-
-        It needs an initial state.
-        """
+        """The step with three results, if there is an initial state: a discount below γ ends the episode at random."""
         if not vars(self)["_discounts"]:
             return self.step
         step, most = cast(Any, self.step), self.discount
