@@ -119,15 +119,10 @@ class Packing:
     Until `settle`, it learns the size, if 0 is given.
     """
 
-    def __init__(self, name: str, size: int) -> None:
-        self.name = name
-        # Bytes: as asked for, of a state, and of the largest one so far. Before there is a start, content takes more.
-        self._given, self.size, self._longest = size, max(size, 1 << 18), 0
-        self._start = b""
-
-    def start(self, content: bytes) -> None:
-        """Content is compressed by reference to this."""
-        self._start, self.size, self._longest = content, self._given or self.size, 0
+    def __init__(self, name: str, size: int, start: bytes = b"") -> None:
+        self.name, self._start = name, start
+        # Bytes: as asked for, of a state, and of the largest one so far.
+        self._given, self.size, self._longest = size, size or 1 << 18, 0
 
     def settle(self) -> None:
         """Ends the learning: a state has the bytes given, or twice those of the largest one so far, at least 256."""
@@ -304,7 +299,7 @@ class Copies(Store):
 
     def __init__(self, environment: Any, name: str, size: int) -> None:
         super().__init__(name)
-        self._learning, self.packing = True, Packing(name, size)
+        self._learning, self.packing = True, Packing(name, max(size, 1 << 18))  # content takes more without a start
         chain = layers(environment)
         self._kinds = [type(layer) for layer in chain]
         # All copies share the specification and the transition table of the environment, if it has them.
@@ -320,7 +315,7 @@ class Copies(Store):
         self._plain: dict[tuple[Any, ...], int] = {}
         real = self.at(self.state_of(environment), np.random.default_rng(0))
         real.reset(seed=0)
-        self.packing.start(self._written(real))
+        self.packing = Packing(name, size, self._written(real))
         self.initial = self.state_of(real)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

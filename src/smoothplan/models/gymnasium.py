@@ -129,7 +129,7 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]", ste
     >>> state_of(from_gymnasium(lake), lake)
     0
     """
-    before, horizon = _parts(model)[0], horizon_of(model) or 0
+    before, horizon = getattr(model, "stationary", None), horizon_of(model) or 0
     if before is not None:
         clock = _time_limit(environment)
         if steps_left is None and clock is None:
@@ -149,7 +149,8 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]", ste
 
 def store_of(model: GenerativeModel) -> Store | None:
     """What a model simulates an environment by; None if it is a table or compiled."""
-    step = getattr(_parts(model)[1], "scalar", None)
+    step: Any = (getattr(model, "stationary", None) or model).step
+    step = getattr(getattr(step, "step", step), "scalar", None)  # also below the actions out of a box
     return step.store if isinstance(step, EnvironmentStep) else None
 
 
@@ -160,20 +161,10 @@ def notes(model: GenerativeModel) -> tuple[str, ...]:
         found.append(f"{store.name} is simulated by {store.means}, even if observations hide it")
     if isinstance(store, Snapshots) and store.ways.note:
         found.append(f"{store.name}: {store.ways.note}")
-    if _parts(model)[0] is not None:
+    if getattr(model, "stationary", None) is not None:
         limit = f"{horizon_of(model)}, by the environment's time limit or as horizon= says"
         found.append(f"Planning knows the steps left of {limit}")
     return tuple(found)
-
-
-def _parts(model: Any) -> tuple[Any, Any]:
-    """The model without a horizon that this one was made of, if there is one; and its step, or that of its box."""
-    before = getattr(model, "stationary", None)
-    step = (before or model).step
-    return before, getattr(step, "step", step)
-
-
-# What an environment says about itself
 
 
 def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
@@ -195,11 +186,9 @@ def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
 
 def _time_limit(environment: Any) -> Any:
     """The wrapper that limits the steps of an environment; None if there is none."""
-    while isinstance(environment, library().Wrapper):
-        if isinstance(environment, library().wrappers.TimeLimit):
-            return environment
+    while isinstance(environment, library().Wrapper) and not isinstance(environment, library().wrappers.TimeLimit):
         environment = environment.env
-    return None
+    return environment if isinstance(environment, library().Wrapper) else None
 
 
 def _steps(given: Any, name: str, discount: float, horizon: int | None) -> int | None:
@@ -559,7 +548,8 @@ class Player:
 
     def move(self, action: Any) -> tuple[float, bool, bool]:
         """Takes an action of the model: reward, terminated, and truncated by the time limit or the horizon."""
-        steps: list[Any] = [getattr(each, "step", None) for each in (self._model, _parts(self._model)[0])]
+        model = self._model
+        steps: list[Any] = [getattr(each, "step", None) for each in (model, getattr(model, "stationary", None))]
         # The actions out of a box that `discretise` chose.
         action = next((step.points[action] for step in steps if hasattr(step, "points")), action)
         given = native(self._environment.action_space, action)

@@ -360,10 +360,9 @@ def from_gymnax(
     if not arguments.flag("time_limit", time_limit):
         return JaxModel(step, initial_state=state.replace(time=None), **declared | declarations)
     model = JaxModel(step, initial_state=state, **declared | {"horizon": limit} | declarations)
-    if "horizon" in declarations:
-        return model
     late = state.replace(time=jax.numpy.full_like(state.time, limit - 1))
-    return model if model._try(model.ravel(late))[2][0] else replace(model, horizon=None)
+    kept = "horizon" in declarations or model._try(model.ravel(late))[2][0]
+    return model if kept else replace(model, horizon=None)
 
 
 def _gymnax_step(environment: Any, params: Any, clock: Any, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:

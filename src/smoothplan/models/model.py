@@ -300,9 +300,6 @@ def declares_rewards(model: GenerativeModel | Declarations) -> bool:
     return math.isfinite(model.reward_range[1] - model.reward_range[0])
 
 
-# Episodes
-
-
 def horizon_of(model: GenerativeModel | Declarations) -> int | None:
     """The most steps that an episode may have from any state, or None: a class of one's own need not declare it."""
     return cast("int | None", getattr(model, "horizon", None))
@@ -370,9 +367,6 @@ def rewards_are_known(model: GenerativeModel) -> bool:
 def is_deterministic(model: GenerativeModel) -> bool:
     """Whether nothing is random: next states and rewards are fixed by (s, a)."""
     return model.max_successors == 1 and rewards_are_known(model)
-
-
-# Actions
 
 
 def action_names(model: GenerativeModel) -> tuple[str, ...]:

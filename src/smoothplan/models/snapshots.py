@@ -40,10 +40,9 @@ class Snapshots(Store):
         super().__init__(name)
         self.ways, self._environment = ways, environment
         self._ready()
-        saved, self._packing = ways.snapshot(environment), Packing(name, size)
+        saved = ways.snapshot(environment)
         self._packed, self._form = isinstance(saved, bytes), (np.shape(saved), np.asarray(saved).dtype)
-        if self._packed:
-            self._packing.start(saved)
+        self._packing = Packing(name, size, saved if self._packed else b"")
         self.initial = self.state_of(environment)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
