@@ -88,14 +88,11 @@ class Store:
     means = ""
     """What the model simulates by, and what a state knows, for a user to read; nothing if a state is as expected."""
 
+    lock = threading.RLock()
+    """One for all stores: environments share their spaces."""
+
     def __init__(self, name: str) -> None:
-        self.name, self.lock = name, threading.RLock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, lock=threading.RLock())
+        self.name = name
 
     def at(self, state: Any, rng: np.random.Generator) -> Any:
         """An environment in a state. It draws from `rng`."""
@@ -319,7 +316,7 @@ class Copies(Store):
         self.initial = self.state_of(real)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        vars(self).update(state)
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
 
     def __repr__(self) -> str:
@@ -329,9 +326,8 @@ class Copies(Store):
         """The number of a constant that is not known by its id: every environment may make its own."""
         code, closure = (getattr(constant, name, None) for name in ("__code__", "__closure__"))
         for number, other in enumerate(self._constants):
-            if type(other) is type(constant) and (
-                other == constant or (code and (other.__code__, other.__closure__) == (code, closure))
-            ):
+            alike = type(other) is type(constant)
+            if alike and (other == constant or (code and (other.__code__, other.__closure__) == (code, closure))):
                 return number
         if any(isinstance(cell.cell_contents, library().Env) for cell in closure or ()):
             raise CannotCopyError(f"holds {constant!r}, which refers to the environment it was made for")

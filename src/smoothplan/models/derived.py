@@ -117,9 +117,7 @@ class _StagedStep:
         answer = self.model.step(arguments.frozen(inner), actions, rng)
         if not isinstance(answer, tuple) or len(answer) < 2 or np.shape(answer[0]) != inner.shape:
             return answer  # the oracle says what is wrong
-        ends = left <= 1
-        if len(answer) > 2:
-            ends = ends | np.asarray(answer[2])
+        ends = (left <= 1) | (np.asarray(answer[2]) if len(answer) > 2 else False)
         following = with_steps_left(np.asarray(answer[0]), left - 1).astype(states.dtype)
         before = self.model.discount
         return following, answer[1], ends, *(_rescaled(np.asarray(each), before, self.discount) for each in answer[3:])

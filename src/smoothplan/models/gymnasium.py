@@ -109,9 +109,8 @@ def from_gymnasium(
             declared |= _rewards(given, reward_range)
             model = _by_store(given, name, ways, state_bytes, mask, legal, **declared)
     except CannotCopyError as error:
-        raise ValueError(
-            f"{name} cannot be made a generative model: {error}. A simulator of your own can be wrapped in VectorModel"
-        ) from error
+        advice = "A simulator of your own can be wrapped in VectorModel"
+        raise ValueError(f"{name} cannot be made a generative model: {error}. {advice}") from error
     return model if steps is None else finite_horizon(model, steps, discount=discount, value_range=value_range)
 
 
@@ -308,7 +307,7 @@ class EnvironmentStep:
 
     def __call__(self, state: Any, action: Any, rng: np.random.Generator) -> tuple[Any, float, bool]:
         """Next state, reward, and whether it is terminal."""
-        with self.store.lock:  # copies share their spaces, others the whole environment
+        with self.store.lock:
             environment = self.store.at(state, rng)
             try:
                 _, reward, terminated, truncated, _ = environment.step(native(environment.action_space, action))
@@ -397,20 +396,16 @@ class _AssignedState(Store):
 
     def __init__(self, name: str, environment: Any) -> None:
         super().__init__(name)
-        self._environment, self._attributes = environment, dict(vars(environment.unwrapped))
+        self._given, self._environment = environment, copy.deepcopy(environment)
+        self._attributes = dict(vars(self._environment.unwrapped))
 
     def __reduce__(self) -> Any:
-        self._restore()
-        return type(self), (self.name, self._environment)
+        return type(self), (self.name, self._given)
 
-    def _restore(self) -> Any:
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
         bare = self._environment.unwrapped
         vars(bare).clear()
         vars(bare).update(self._attributes)
-        return bare
-
-    def at(self, state: Any, rng: np.random.Generator) -> Any:
-        bare = self._restore()
         bare.state, bare.np_random = state.copy(), rng
         return self._environment
 
@@ -425,11 +420,10 @@ def _twin(real: Any) -> Step | None:
     if not kind.__module__.startswith("gymnasium.envs.") or kind.__name__ not in twins:
         return None
     usual = kind()
-    for name in {*vars(kind), *vars(usual), *vars(real)} - {"render_mode", "_np_random_seed"}:
-        value = getattr(real, name)
-        if isinstance(value, int | float | str) and value != getattr(usual, name, None):
-            return None
-    return twins[kind.__name__]
+    names = {*vars(kind), *vars(usual), *vars(real)} - {"render_mode", "_np_random_seed"}
+    pairs = ((getattr(real, name), getattr(usual, name, None)) for name in names)
+    changed = any(isinstance(value, int | float | str) and value != other for value, other in pairs)
+    return None if changed else twins[kind.__name__]
 
 
 def _by_store(
@@ -497,9 +491,8 @@ def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
             for _ in range(2):
                 found = model.step(frozen(state), frozen(chosen), np.random.default_rng(seed))
                 next_state, *outcome = (part[0] for part in found)
-                if outcome != [reward, ends] or np.shape(next_state) != np.shape(reached):
-                    return False
-                if not (np.abs(next_state - reached) <= error).all():
+                same = outcome == [reward, ends] and np.shape(next_state) == np.shape(reached)
+                if not same or not (np.abs(next_state - reached) <= error).all():
                     return False
             if terminated or truncated:
                 break

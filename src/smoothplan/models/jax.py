@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,9 +14,6 @@ from smoothplan.base.compiling import paused_clock
 from smoothplan.base.streams import generator
 from smoothplan.models.copies import actions_of
 from smoothplan.models.model import Box, Declarations, ModelError, States
-
-if TYPE_CHECKING:
-    import gymnasium
 
 LARGEST = 4**7
 """Rows that are computed at a time, at most. They are padded to a power of 4, so that few sizes are compiled."""
@@ -303,7 +300,6 @@ class _Traced(NamedTuple):
         return cls(traced.jaxpr, traced.consts, jax.jit(many))
 
     def agrees(self, other: "_Traced") -> bool:
-        """Whether another trace computes the same."""
         texts = {re.sub("0x[0-9a-fX]+", "", str(each.jaxpr)) for each in (self, other)}
         return len(texts) == 1 and all(map(np.array_equal, self.consts, other.consts))
 
@@ -373,9 +369,9 @@ def _gymnax_step(environment: Any, params: Any, clock: Any, state: Any, action: 
     return following, reward * 1.0, done  # some rewards are truth values
 
 
-def from_functional(environment: "gymnasium.Env[Any, Any]", **declared: Any) -> JaxModel:
+def from_functional(environment: Any, **declared: Any) -> JaxModel:
     """A generative model of a functional environment of Gymnasium. The reward range is unknown unless declared."""
-    functional: Any = environment.unwrapped.func_env  # type: ignore[attr-defined]
+    functional = environment.unwrapped.func_env
     start = functional.initial(load_jax().random.key(0))
     return JaxModel(partial(_functional_step, functional), initial_state=start, **declared)
 

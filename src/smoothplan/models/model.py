@@ -341,11 +341,7 @@ def possible_returns(model: GenerativeModel | Declarations) -> tuple[float, floa
 
 
 def declared_values(model: GenerativeModel | Declarations) -> tuple[float, float] | None:
-    """The model's `value_range`, or None: a class of one's own need not have the attribute.
-
-    Raises:
-        ValueError: it is no pair of finite numbers low ≤ high, or contradicts the reward range.
-    """
+    """The model's `value_range`, if rewards allow it, or None: a class of one's own need not have the attribute."""
     declared = getattr(model, "value_range", None)
     if declared is None:
         return None
@@ -375,11 +371,7 @@ def action_names(model: GenerativeModel) -> tuple[str, ...]:
 
 
 def legal_actions(model: GenerativeModel, states: States) -> NDArray[np.bool_] | None:
-    """Which actions are legal at states [n, ...] that are not terminal, [n, K]; None if all are, everywhere.
-
-    Raises:
-        ModelError: the model's answer is no mask, or leaves a state without an action.
-    """
+    """Which actions are legal at states [n, ...] that are not terminal, [n, K]; None if all are, everywhere."""
     legal = getattr(model, "legal", None)
     if legal is None:
         return None
@@ -436,9 +428,6 @@ def required_actions(model: GenerativeModel, states: States, actions: ArrayLike)
             name, state = action_names(model)[actions[row]], np.asarray(states[row]).tolist()
             raise ValueError(f"actions must be legal, got {name} at state {state}")
     return actions.astype(np.int64, copy=False)
-
-
-# --- Calls that fail --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -545,9 +534,6 @@ class SimulatorError(ModelError):
         return type(self), (str(self), self.call), {"__notes__": getattr(self, "__notes__", [])}
 
 
-# --- The oracle -------------------------------------------------------------------------------------------------------
-
-
 watcher: ContextVar[Any] = ContextVar("watcher", default=None)
 """Watches this thread: is called with (states, actions, rng) before each batch is stepped, and its method `row` with a
 row of the batch before that row is, if the simulator makes one call at a time."""
@@ -591,8 +577,7 @@ class Oracle:
         try:
             entered = running is not None and running.enter_simulator()
             self.stream[streams.CALLS] += np.uint64(len(actions))
-            origin = self.seed, self.chunk
-            return checked_step(self.model, states, actions, self.rng, origin)
+            return checked_step(self.model, states, actions, self.rng, (self.seed, self.chunk))
         except stopping.Stopped as stopped:
             self.stream[streams.CALLS] -= np.uint64(stopped.unmade)
             raise
@@ -626,11 +611,7 @@ class Oracle:
 
 
 def checked_step(
-    model: GenerativeModel,
-    states: States,
-    actions: Actions,
-    rng: np.random.Generator,
-    origin: tuple[int | None, int | None] = (None, None),
+    model: GenerativeModel, states: States, actions: Actions, rng: np.random.Generator, origin: Any = (None, None)
 ) -> Transition:
     """The model's answer to n calls, or an error that names the state, the action and the wrong number.
 

@@ -39,22 +39,20 @@ class Snapshots(Store):
     def __init__(self, environment: Any, name: str, ways: Ways, size: int) -> None:
         super().__init__(name)
         self.ways, self._environment = ways, environment
-        self._ready()
+        ways.prepare(environment)
+        environment.reset(seed=0)
         saved = ways.snapshot(environment)
         self._packed, self._form = isinstance(saved, bytes), (np.shape(saved), np.asarray(saved).dtype)
         self._packing = Packing(name, size, saved if self._packed else b"")
         self.initial = self.state_of(environment)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._ready()  # most environments are pickled as their arguments
+        vars(self).update(state)
+        self.ways.prepare(self._environment)  # most environments are pickled as their arguments
+        self._environment.reset(seed=0)
 
     def __repr__(self) -> str:
         return f"snapshots of {self.name}, states of shape {self.initial.shape}"
-
-    def _ready(self) -> None:
-        self.ways.prepare(self._environment)
-        self._environment.reset(seed=0)
 
     def settle(self) -> None:
         """Ends the learning of the size of a state."""
@@ -87,7 +85,8 @@ def known_ways(environment: Any, simple: bool) -> Ways | None:
     ways = None
     if held.get("ale") == "ALEInterface":
         note = "its emulator does not tell the last action: the first frame after a real state may repeat none"
-        ways = Ways(_atari_snapshot, _atari_restore, _Emulator, note=note if _stickiness(bare.ale) else "")
+        sticky = bare.ale.getFloat(_STICKINESS) > 0.0
+        ways = Ways(_atari_snapshot, _atari_restore, _Emulator, note=note if sticky else "")
     elif (held.get("model"), held.get("data")) == ("MjModel", "MjData"):
         ways = Ways(_mujoco_snapshot, _mujoco_restore, constants=_mujoco_constants, features=_mujoco_features)
     if ways is not None and not simple:
@@ -134,8 +133,7 @@ def _mujoco_constants(environment: Any) -> bytes:
 # Atari: the state of the emulator without its random generator, and the last action, which a sticky one repeats.
 
 
-def _stickiness(ale: Any) -> float:
-    return float(ale.getFloat("repeat_action_probability"))
+_STICKINESS = "repeat_action_probability"
 
 
 class _Emulator:
@@ -143,8 +141,8 @@ class _Emulator:
 
     def __init__(self, environment: Any) -> None:
         self._bare, self._ale = environment.unwrapped, environment.unwrapped.ale
-        self._stickiness, self.last = _stickiness(self._ale), importlib.import_module("ale_py").Action.NOOP
-        self._ale.setFloat("repeat_action_probability", 0.0)
+        self._stickiness, self.last = self._ale.getFloat(_STICKINESS), importlib.import_module("ale_py").Action.NOOP
+        self._ale.setFloat(_STICKINESS, 0.0)
         self._bare.ale = self
 
     def __getattr__(self, name: str) -> Any:

@@ -140,10 +140,8 @@ class Examination:
     def _play(self) -> None:
         """Takes random actions: if they earn more than `value_range` allows, so does the best policy.
 
-        No episode is longer than the horizon.
-
-        The mean of n returns of width w exceeds its expectation by w·√(log(1/α)/2n) with probability α = 1e-6 at most
-        (Hoeffding). Rewards after the last step count as the least possible.
+        No episode may be longer than the horizon. The mean of n returns of width w exceeds its expectation by
+        w·√(log(1/α)/2n) with probability α = 1e-6 at most (Hoeffding). Rewards after the last step count as the least.
         """
         steps, count, declared = self.steps, self.plays, base.declared_values(self.model)
         discount, (least, most) = self.model.discount, base.possible_returns(self.model)

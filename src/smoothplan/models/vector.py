@@ -16,8 +16,7 @@ Step = Callable[[States, Actions, np.random.Generator], tuple[Any, ...]]
 """step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""
 
 ScalarStep = Callable[[Any, Any, np.random.Generator], tuple[Any, ...]]
-"""step(state, action, rng) → (next_state, reward, terminal), for one state at a time; two results if nothing ends; a
-fourth one is the discount of the step. An action is an int; of a `Box`, a float or a vector [d]."""
+"""step(state, action, rng), see `VectorModel.from_scalar`. An action is an int; of a `Box`, a float or a vector [d]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +114,7 @@ class JitModel(Declarations):
         except Exception as error:  # Numba's own error, or any other: it fails at some steps that change their states
             raise ModelError(f"Numba cannot compile step for states of type {types[0]}: {error}") from error
         found = step.overloads[types].signature.return_type
-        flags = numba.types.Array(numba.types.boolean, 1, "C")
-        numbers = numba.types.float64[::1]
+        numbers, flags = numba.types.float64[::1], numba.types.boolean[::1]
         wanted = numba.types.Tuple((types[0].copy(readonly=False), numbers, flags))
         if (parts := tuple(getattr(found, "types", ()))) not in (wanted.types, (*wanted.types, numbers)):
             raise ModelError(f"step must return (next_states, rewards, terminals) of type {wanted}, got {found}")
