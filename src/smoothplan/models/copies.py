@@ -82,14 +82,9 @@ def actions_of(space: Any) -> int | Box:
 class Store:
     """Has an environment in any state."""
 
-    has_clock = True
-    """Whether a state knows when an environment truncates itself, which ends the episode then."""
-
-    means = ""
-    """What the model simulates by, and what a state knows, for a user to read; nothing if a state is as expected."""
-
-    lock = threading.RLock()
-    """One for all stores: environments share their spaces."""
+    has_clock = True  # whether a state knows when an environment truncates itself, which ends the episode then
+    means = ""  # what a model simulates by and what a state knows, for a user to read; "" if it is as expected
+    lock = threading.RLock()  # one for all stores: environments share their spaces
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -178,7 +173,7 @@ class _Writer(pickle.Pickler):
     def __init__(self, copies: "Copies", own: dict[int, int]) -> None:
         self._file = io.BytesIO()
         super().__init__(self._file, protocol=5)
-        self._copies, self._own, self._numbers, self._strings = copies, own, copies.numbers, copies.strings
+        self._copies, self._own, self._numbers = copies, own, copies.numbers
         self._sets: dict[int, _Members] = {}
         self._mentioned: dict[int, tuple[int, int, Any]] = {}  # plain objects, which a freed one's id must not confuse
         self._memory: dict[int, int] = {}  # the array that each piece of memory belongs to
@@ -194,11 +189,8 @@ class _Writer(pickle.Pickler):
         if kind is int or kind is float or kind is bool or thing is None:
             return None
         if kind is str:
-            if (number := self._strings.get(thing)) is not None:
-                return number
-            if (number := self._copies.number_of_string(thing)) is not None:
-                return number
-            return b"_" + thing.encode(errors="surrogatepass")  # bytes of length 1 are never new
+            word = self._copies.number_of_string(thing)  # bytes of length 1 are never new
+            return b"_" + thing.encode(errors="surrogatepass") if word is None else word
         if kind is tuple:
             return list(thing)
         if kind is bytes:

@@ -124,7 +124,6 @@ class _StagedStep:
 
 
 def _legal_of_staged(model: GenerativeModel, states: States) -> Any:
-    """Which actions of the model before are legal at states with the steps left."""
     return legal_actions(model, _split(model, states)[0])
 
 
@@ -142,9 +141,8 @@ def _rescaled(discounts: Floats, before: float, discount: float) -> Floats:
 
 def _staged_kernel(model: JitModel, vectors: bool, discount: float) -> Any:
     """The compiled step of states with the steps left as a last entry, see `_StagedStep`."""
-    step: Any = model.step
-    rescaled, before = load_numba().njit(nogil=True)(_rescaled), model.discount
-    discounts = bool(vars(model).get("_discounts", False))
+    step, before, discounts = cast(Any, model.step), model.discount, bool(vars(model).get("_discounts", False))
+    rescaled = load_numba().njit(nogil=True)(_rescaled)
 
     def staged(states: Floats, actions: Ints, rng: np.random.Generator) -> Any:
         count, size = len(actions), states.shape[1] - 1

@@ -242,8 +242,7 @@ def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]
     """The range of the rewards, as declared or as Gymnasium's sources tell, their kind, and features of angles."""
     environment = layers(given)[0]
     own = getattr(environment, "reward_range", None)  # as many environments of older libraries say
-    known, kind = tuple(own) if own is not None and np.isfinite(own).all() else None, "bounded"
-    features = None
+    known, kind, features = tuple(own) if own is not None and np.isfinite(own).all() else None, "bounded", None
     if type(environment).__module__.startswith("gymnasium.envs."):
         match type(environment).__name__:
             case "CartPoleEnv":

@@ -285,7 +285,6 @@ class _Traced(NamedTuple):
 
     @classmethod
     def of(cls, one: Callable[..., Any], row: list[NDArray[Any]]) -> "_Traced":
-        """Traces a function of a key and a row."""
         from jax.extend.core import jaxpr_as_fun
 
         jax = load_jax()

@@ -29,8 +29,7 @@ there; or any number in the declared range."""
 Legal = Callable[[States], ArrayLike]
 """Which actions are legal: states [n, ...] to booleans [n, K]."""
 
-ROW = "smoothplan_row"
-"""The attribute of an error that names the row of a batch which failed, if a simulator makes one call at a time."""
+ROW = "smoothplan_row"  # the attribute of an error that tells which row failed, if a simulator makes one call at a time
 
 ROUNDING = 1e-9
 """Rounding error of a value, relative to the largest number it is computed from."""
@@ -452,8 +451,8 @@ class Call:
         if self.row is None and len(self.actions) > 1:  # the row is unknown: naming one would blame it
             return f"in a batch of {len(self.actions):,} states{stream}"
         row = self.row or 0
-        state = str(self.states[row].tolist())
-        state = state if len(state) <= 200 else f"{state[:200]}…"
+        if len(state := str(self.states[row].tolist())) > 200:
+            state = f"{state[:200]}…"
         action = self.actions[row].tolist()
         if model is not None and not isinstance(cast(Any, model).actions, Box):
             action = action_names(model)[action]
@@ -627,7 +626,8 @@ def checked_step(
     # Annotations of inner functions are evaluated at every call, unless they are strings.
     def failed_call(row: "int | None") -> Call:
         rng.bit_generator.state = before
-        return Call(states.copy(), actions.copy(), streams.generator_words(rng), *origin, row).narrowed(model)
+        words, (seed, chunk) = streams.generator_words(rng), origin
+        return Call(states.copy(), actions.copy(), words, seed, chunk, row).narrowed(model)
 
     try:
         given, chosen = np.asarray(states, order="C").view(), np.asarray(actions, order="C").view()

@@ -47,7 +47,6 @@ def select(outcomes: NDArray[np.void], start: Any, width: int, word: Any) -> Any
     end = start + np.uint64(width)
     block = 16  # outcomes that are skipped at once, a multiple of `UNROLLED`
     if width > block:
-        # Skip whole blocks of outcomes that the word passes.
         while start + np.uint64(block) < end and word > outcomes[start + np.uint64(block - 1)].threshold:
             start += np.uint64(block)
         end = min(end, start + np.uint64(block))
@@ -439,10 +438,8 @@ def _terminal(
     mask = _booleans("terminal", given, (states,), successors.shape)
     if mask.ndim == 1:
         return mask, mask[successors]
-    entered = np.zeros((2, states), dtype=np.bool_)
-    entered[0, successors[possible & ~mask]] = True
-    entered[1, successors[possible & mask]] = True
-    return entered[1] & ~entered[0], mask & possible
+    inside, ending = (np.isin(np.arange(states), successors[possible & part]) for part in (~mask, mask))
+    return ending & ~inside, mask & possible
 
 
 def _kind(
@@ -477,7 +474,7 @@ def _range(
     if declared is None and kind != "bernoulli":
         drawn = rewards[counts]
         return (float(drawn.min()), float(drawn.max())) if drawn.size else (0.0, 0.0)
-    low, high = base.reward_range(kind, (0.0, 1.0) if declared is None else declared)
+    low, high = base.reward_range(kind, declared)
     wrong, name = counts & ~((rewards >= low) & (rewards <= high)), "mean reward" if kind == "bernoulli" else "reward"
     _refuse(name, rewards, wrong, f"is outside the range [{low:g}, {high:g}]")
     return low, high

@@ -107,11 +107,10 @@ class Examination:
 
     def _compare_legal(self, states: States) -> None:
         """Asks for the legal actions of a state alone and again after others: they depend on nothing but the state."""
-        if (mask := base.legal_actions(self.model, states)) is None:
-            return
-        for state, first in zip(states, mask, strict=True):
-            again = base.legal_actions(self.model, state[None])
-            if again is not None and not np.array_equal(again[0], first):
+        mask = base.legal_actions(self.model, states)
+        for state, first in () if mask is None else zip(states, mask, strict=True):
+            again: Any = base.legal_actions(self.model, state[None])
+            if not np.array_equal(again[0], first):
                 answers = f"{first.tolist()} and then {again[0].tolist()} at state {state.tolist()}"
                 raise ModelError(f"legal must give the same answer for the same state, got {answers}")
 
