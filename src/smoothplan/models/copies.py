@@ -82,17 +82,12 @@ def actions_of(space: Any) -> int | Box:
 class Store:
     """Has an environment in any state."""
 
-    has_clock = True
-    """Whether a state knows when an environment truncates itself, which ends the episode then."""
+    has_clock = True  # whether a state knows when an environment truncates itself, which ends the episode then
+    means = ""  # what a model simulates by and what a state knows, for a user to read; "" if it is as expected
+    lock = threading.RLock()  # one for all stores: environments share their spaces
 
     def __init__(self, name: str) -> None:
-        self.name, self.lock = name, threading.RLock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, lock=threading.RLock())
+        self.name = name
 
     def at(self, state: Any, rng: np.random.Generator) -> Any:
         """An environment in a state. It draws from `rng`."""
@@ -116,15 +111,10 @@ class Packing:
     Until `settle`, it learns the size, if 0 is given.
     """
 
-    def __init__(self, name: str, size: int) -> None:
-        self.name = name
-        # Bytes: as asked for, of a state, and of the largest one so far. Before there is a start, content takes more.
-        self._given, self.size, self._longest = size, max(size, 1 << 18), 0
-        self._start = b""
-
-    def start(self, content: bytes) -> None:
-        """Content is compressed by reference to this."""
-        self._start, self.size, self._longest = content, self._given or self.size, 0
+    def __init__(self, name: str, size: int, start: bytes = b"") -> None:
+        self.name, self._start = name, start
+        # Bytes: as asked for, of a state, and of the largest one so far.
+        self._given, self.size, self._longest = size, size or 1 << 18, 0
 
     def settle(self) -> None:
         """Ends the learning: a state has the bytes given, or twice those of the largest one so far, at least 256."""
@@ -183,7 +173,7 @@ class _Writer(pickle.Pickler):
     def __init__(self, copies: "Copies", own: dict[int, int]) -> None:
         self._file = io.BytesIO()
         super().__init__(self._file, protocol=5)
-        self._copies, self._own, self._numbers, self._strings = copies, own, copies.numbers, copies.strings
+        self._copies, self._own, self._numbers = copies, own, copies.numbers
         self._sets: dict[int, _Members] = {}
         self._mentioned: dict[int, tuple[int, int, Any]] = {}  # plain objects, which a freed one's id must not confuse
         self._memory: dict[int, int] = {}  # the array that each piece of memory belongs to
@@ -199,11 +189,8 @@ class _Writer(pickle.Pickler):
         if kind is int or kind is float or kind is bool or thing is None:
             return None
         if kind is str:
-            if (number := self._strings.get(thing)) is not None:
-                return number
-            if (number := self._copies.number_of_string(thing)) is not None:
-                return number
-            return b"_" + thing.encode(errors="surrogatepass")  # bytes of length 1 are never new
+            word = self._copies.number_of_string(thing)  # bytes of length 1 are never new
+            return b"_" + thing.encode(errors="surrogatepass") if word is None else word
         if kind is tuple:
             return list(thing)
         if kind is bytes:
@@ -266,7 +253,6 @@ class _Reader(pickle.Unpickler):
         self._constants, self._own, self._plain = constants, own, list[Any]()
 
     def persistent_load(self, pid: Any) -> Any:
-        """See `_Writer`."""
         kind = type(pid)
         if kind is int:
             return self._constants[pid] if pid >= 0 else self._own[-pid]
@@ -298,9 +284,11 @@ class Copies(Store):
     state, if their number `size` is 0.
     """
 
+    means = "copies of the environment. A copy knows all that the environment holds"
+
     def __init__(self, environment: Any, name: str, size: int) -> None:
         super().__init__(name)
-        self._learning, self.packing = True, Packing(name, size)
+        self._learning, self.packing = True, Packing(name, max(size, 1 << 18))  # content takes more without a start
         chain = layers(environment)
         self._kinds = [type(layer) for layer in chain]
         # All copies share the specification and the transition table of the environment, if it has them.
@@ -316,11 +304,11 @@ class Copies(Store):
         self._plain: dict[tuple[Any, ...], int] = {}
         real = self.at(self.state_of(environment), np.random.default_rng(0))
         real.reset(seed=0)
-        self.packing.start(self._written(real))
+        self.packing = Packing(name, size, self._written(real))
         self.initial = self.state_of(real)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        vars(self).update(state)
         self.numbers = {id(constant): number for number, constant in enumerate(self._constants)}
 
     def __repr__(self) -> str:
@@ -330,9 +318,8 @@ class Copies(Store):
         """The number of a constant that is not known by its id: every environment may make its own."""
         code, closure = (getattr(constant, name, None) for name in ("__code__", "__closure__"))
         for number, other in enumerate(self._constants):
-            if type(other) is type(constant) and (
-                other == constant or (code and (other.__code__, other.__closure__) == (code, closure))
-            ):
+            alike = type(other) is type(constant)
+            if alike and (other == constant or (code and (other.__code__, other.__closure__) == (code, closure))):
                 return number
         if any(isinstance(cell.cell_contents, library().Env) for cell in closure or ()):
             raise CannotCopyError(f"holds {constant!r}, which refers to the environment it was made for")
@@ -401,7 +388,6 @@ class Copies(Store):
             space._np_random = own
 
     def _written(self, environment: Any) -> bytes:
-        """The content of an environment."""
         chain = layers(environment)
         apart = {"_np_random", "_np_random_seed", "_cached_spec", "render_mode", "env", "spec", *self._shared}
         content = [{name: vars(layer)[name] for name in sorted(vars(layer).keys() - apart)} for layer in chain]

@@ -10,25 +10,13 @@ from numpy.typing import ArrayLike
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import load_numba
-from smoothplan.models.model import (
-    Box,
-    Declarations,
-    GenerativeModel,
-    States,
-    horizon_of,
-    legal_actions,
-    required_model,
-)
+from smoothplan.models.model import Box, Declarations, GenerativeModel, States, legal_actions, required_model
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, VectorModel
 
 
 def finite_horizon(
-    model: GenerativeModel,
-    steps: int,
-    *,
-    discount: float | None = None,
-    value_range: tuple[float, float] | None = None,
+    model: GenerativeModel, steps: int, *, discount: float | None = None, value_range: tuple[float, float] | None = None
 ) -> GenerativeModel:
     """A model whose episodes are cut off after a number of steps. The steps left are part of its state.
 
@@ -52,7 +40,7 @@ def finite_horizon(
     required_model(model, boxes=True)
     steps = arguments.whole("steps", steps, most=10**9)
     if getattr(model, "stationary", None) is not None:
-        raise ValueError(f"model must not have been cut off before, got one with horizon={horizon_of(model)}")
+        raise ValueError(f"model must not have been cut off before, got one with horizon={cast(Any, model).horizon}")
     discount = model.discount if discount is None else discount
     if isinstance(model, TabularModel):
         return _staged_table(model, steps, discount, value_range)
@@ -71,9 +59,7 @@ def finite_horizon(
     # Without an initial state it is not known whether a step has a discount of its own.
     if isinstance(model, JitModel) and (start is not None or discount == model.discount):
         vectors = start is None or np.ndim(start) > 0
-        discounts = vars(model).get("_discounts", False)
-        step = _rescaled(model.step, model.discount, discount) if discounts else model.step
-        return JitModel(_staged_kernel(step, vectors), **declared)
+        return JitModel(_staged_kernel(model, vectors, discount), **declared)
     return VectorModel(_StagedStep(model, discount), **declared)
 
 
@@ -81,10 +67,8 @@ def with_steps_left(states: States, left: ArrayLike) -> States:
     """States [n] or [n, d] with the steps left as a last entry, [n, d + 1]."""
     states = states[:, None] if states.ndim == 1 else states
     if states.ndim != 2 or states.dtype.kind not in "biuf":
-        raise ValueError(
-            "states must be numbers or vectors of numbers to be cut off after some steps, got shape "
-            f"{states.shape[1:]} of dtype {states.dtype}"
-        )
+        found = f"shape {states.shape[1:]} of dtype {states.dtype}"
+        raise ValueError(f"states must be numbers or vectors of numbers to be cut off after some steps, got {found}")
     left, dtype = np.broadcast_to(np.asarray(left), len(states)), states.dtype
     if dtype.kind == "f" and left.max(initial=0) > (most := 2 ** (np.finfo(dtype).nmant + 1)):
         raise ValueError(f"steps must be at most {most:,} for states of {dtype}, which count no further")
@@ -133,21 +117,13 @@ class _StagedStep:
         answer = self.model.step(arguments.frozen(inner), actions, rng)
         if not isinstance(answer, tuple) or len(answer) < 2 or np.shape(answer[0]) != inner.shape:
             return answer  # the oracle says what is wrong
-        ends = left <= 1
-        if len(answer) > 2:
-            ends = ends | np.asarray(answer[2])
+        ends = (left <= 1) | (np.asarray(answer[2]) if len(answer) > 2 else False)
         following = with_steps_left(np.asarray(answer[0]), left - 1).astype(states.dtype)
-        before = self.model.discount  # episodes survive a step with the same probability, d/γ
-        return (
-            following,
-            answer[1],
-            ends,
-            *(self.discount * (np.asarray(each) / before if before else 1.0) for each in answer[3:]),
-        )
+        before = self.model.discount
+        return following, answer[1], ends, *(_rescaled(np.asarray(each), before, self.discount) for each in answer[3:])
 
 
 def _legal_of_staged(model: GenerativeModel, states: States) -> Any:
-    """Which actions of the model before are legal at states with the steps left."""
     return legal_actions(model, _split(model, states)[0])
 
 
@@ -158,30 +134,28 @@ def _features_of_staged(model: GenerativeModel, states: States) -> Floats:
     return np.concatenate([found, left[:, None]], axis=1)
 
 
-def _rescaled(step: Any, before: float, discount: float) -> Any:
-    """The compiled step of a model with discounts of its own, at another discount; see `_StagedStep`."""
-
-    def rescaled(states: States, actions: Ints, rng: np.random.Generator) -> Any:
-        moved, rewards, ends, discounts = step(states, actions, rng)
-        return moved, rewards, ends, discount * (discounts / before) if before > 0.0 else discounts + discount
-
-    return load_numba().njit(nogil=True)(rescaled)
+def _rescaled(discounts: Floats, before: float, discount: float) -> Floats:
+    """Discounts of single steps at another γ: episodes survive a step with the same probability, d/γ."""
+    return discount * (discounts / before) if before > 0.0 else discounts + discount
 
 
-def _staged_kernel(step: Any, vectors: bool) -> Any:
-    """The compiled step of states with the steps left as a last entry."""
+def _staged_kernel(model: JitModel, vectors: bool, discount: float) -> Any:
+    """The compiled step of states with the steps left as a last entry, see `_StagedStep`."""
+    step, before, discounts = cast(Any, model.step), model.discount, bool(vars(model).get("_discounts", False))
+    rescaled = load_numba().njit(nogil=True)(_rescaled)
 
     def staged(states: Floats, actions: Ints, rng: np.random.Generator) -> Any:
         count, size = len(actions), states.shape[1] - 1
         inner = states[:, :size].copy() if vectors else states[:, 0].copy()
         answer = step(inner, actions, rng)
-        moved, ends = answer[0], answer[2]
-        following = np.empty_like(states)
-        following[:, :size] = moved.reshape(count, size)
+        following, ends = np.empty_like(states), answer[2]
+        following[:, :size] = answer[0].reshape(count, size)
         for row in range(count):
             following[row, size] = states[row, size] - 1
             ends[row] = ends[row] or states[row, size] <= 1
-        return (following, answer[1], ends) + answer[3:]  # noqa: RUF005, Numba adds tuples only
+        if discounts:
+            return following, answer[1], ends, rescaled(answer[3], before, discount)
+        return following, answer[1], ends
 
     return load_numba().njit(nogil=True)(staged)
 

@@ -8,7 +8,8 @@ import enum
 import inspect
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +21,7 @@ from smoothplan.base.arguments import Floats, frozen
 from smoothplan.models.copies import CannotCopyError, Copies, Store, actions_of, layers, library
 from smoothplan.models.derived import at_stage, finite_horizon
 from smoothplan.models.jax import JaxModel, from_functional
-from smoothplan.models.model import (
-    GenerativeModel,
-    ModelError,
-    RowError,
-    States,
-    horizon_of,
-    legal_actions,
-    random_actions,
-)
+from smoothplan.models.model import GenerativeModel, ModelError, States, horizon_of, legal_actions, random_actions
 from smoothplan.models.snapshots import Restore, Snapshot, Snapshots, Ways, known_ways
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, Step, VectorModel
@@ -116,9 +109,8 @@ def from_gymnasium(
             declared |= _rewards(given, reward_range)
             model = _by_store(given, name, ways, state_bytes, mask, legal, **declared)
     except CannotCopyError as error:
-        raise ValueError(
-            f"{name} cannot be made a generative model: {error}. A simulator of your own can be wrapped in VectorModel"
-        ) from error
+        advice = "A simulator of your own can be wrapped in VectorModel"
+        raise ValueError(f"{name} cannot be made a generative model: {error}. {advice}") from error
     return model if steps is None else finite_horizon(model, steps, discount=discount, value_range=value_range)
 
 
@@ -136,7 +128,7 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]", ste
     >>> state_of(from_gymnasium(lake), lake)
     0
     """
-    before, horizon = _parts(model)[0], horizon_of(model) or 0
+    before, horizon = getattr(model, "stationary", None), horizon_of(model) or 0
     if before is not None:
         clock = _time_limit(environment)
         if steps_left is None and clock is None:
@@ -156,37 +148,22 @@ def state_of(model: GenerativeModel, environment: "gymnasium.Env[Any, Any]", ste
 
 def store_of(model: GenerativeModel) -> Store | None:
     """What a model simulates an environment by; None if it is a table or compiled."""
-    step = getattr(_parts(model)[1], "scalar", None)
+    step: Any = (getattr(model, "stationary", None) or model).step
+    step = getattr(getattr(step, "step", step), "scalar", None)  # also below the actions out of a box
     return step.store if isinstance(step, EnvironmentStep) else None
 
 
 def notes(model: GenerativeModel) -> tuple[str, ...]:
     """Sentences that a user of a model must read."""
     found, store = [], store_of(model)
-    for kind, one, many in ((Copies, "copy", "copies"), (Snapshots, "snapshot", "snapshots")):
-        if isinstance(store, kind):
-            whole = "all that the environment holds" if kind is Copies else "the whole state of the environment"
-            found.append(
-                f"{store.name} is simulated by {many} of the environment. "
-                f"A {one} knows {whole}, even if observations hide it"
-            )
+    if store is not None and store.means:
+        found.append(f"{store.name} is simulated by {store.means}, even if observations hide it")
     if isinstance(store, Snapshots) and store.ways.note:
         found.append(f"{store.name}: {store.ways.note}")
-    if _parts(model)[0] is not None:
-        found.append(
-            f"Planning knows the steps left of {horizon_of(model)}, by the environment's time limit or as horizon= says"
-        )
+    if getattr(model, "stationary", None) is not None:
+        limit = f"{horizon_of(model)}, by the environment's time limit or as horizon= says"
+        found.append(f"Planning knows the steps left of {limit}")
     return tuple(found)
-
-
-def _parts(model: Any) -> tuple[Any, Any]:
-    """The model without a horizon that this one was made of, if there is one; and its step, or that of its box."""
-    before = getattr(model, "stationary", None)
-    step = (before or model).step
-    return before, getattr(step, "step", step)
-
-
-# What an environment says about itself
 
 
 def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
@@ -208,11 +185,9 @@ def _opened(environment: Any, options: dict[str, Any]) -> tuple[Any, str]:
 
 def _time_limit(environment: Any) -> Any:
     """The wrapper that limits the steps of an environment; None if there is none."""
-    while isinstance(environment, library().Wrapper):
-        if isinstance(environment, library().wrappers.TimeLimit):
-            return environment
+    while isinstance(environment, library().Wrapper) and not isinstance(environment, library().wrappers.TimeLimit):
         environment = environment.env
-    return None
+    return environment if isinstance(environment, library().Wrapper) else None
 
 
 def _steps(given: Any, name: str, discount: float, horizon: int | None) -> int | None:
@@ -267,8 +242,7 @@ def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]
     """The range of the rewards, as declared or as Gymnasium's sources tell, their kind, and features of angles."""
     environment = layers(given)[0]
     own = getattr(environment, "reward_range", None)  # as many environments of older libraries say
-    known, kind = tuple(own) if own is not None and np.isfinite(own).all() else None, "bounded"
-    features = None
+    known, kind, features = tuple(own) if own is not None and np.isfinite(own).all() else None, "bounded", None
     if type(environment).__module__.startswith("gymnasium.envs."):
         match type(environment).__name__:
             case "CartPoleEnv":
@@ -278,10 +252,10 @@ def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]
             case "Continuous_MountainCarEnv":
                 known, kind = (-0.1, 100.0), "deterministic"
             case "AcrobotEnv" if environment.torque_noise_max == 0.0:
-                known, kind, features = (-1.0, 0.0), "deterministic", _Turned(2)
+                known, kind, features = (-1.0, 0.0), "deterministic", partial(_turned, 2)
             case "PendulumEnv":  # at the bottom, at full speed and torque; in the order of its own sum
                 worst = np.pi**2 + 0.1 * environment.max_speed**2 + 0.001 * environment.max_torque**2
-                known, kind, features = (-float(worst), 0.0), "deterministic", _Turned(1)
+                known, kind, features = (-float(worst), 0.0), "deterministic", partial(_turned, 1)
             case "TaxiEnv":
                 known = (-10.0, 20.0)
             case "BlackjackEnv":
@@ -289,18 +263,11 @@ def _rewards(given: Any, declared: tuple[float, float] | None) -> dict[str, Any]
     return {"reward_range": known if declared is None else declared, "reward_kind": kind, "features": features}
 
 
-@dataclass(frozen=True)
-class _Turned:
+def _turned(angles: int, states: States) -> Floats:
     """Features of states [n, d] whose first numbers are angles: their cosines and sines, and the others."""
+    turned, others = np.split(states, [angles], axis=1)
+    return np.concatenate([np.cos(turned), np.sin(turned), others], axis=1)
 
-    angles: int
-
-    def __call__(self, states: States) -> Floats:
-        turned, others = np.split(states, [self.angles], axis=1)
-        return np.concatenate([np.cos(turned), np.sin(turned), others], axis=1)
-
-
-# Legal actions
 
 MASKS = ("action_masks", "get_action_mask", "valid_action_mask", "action_mask")
 """Methods by which environments tell their legal actions. Taxi's takes the state."""
@@ -330,9 +297,6 @@ def _told(environment: Any) -> Any:
     return next(filter(callable, found), None)
 
 
-# Models
-
-
 @dataclass(frozen=True, eq=False)
 class EnvironmentStep:
     """Steps an environment from any state, see `VectorModel.from_scalar`."""
@@ -342,7 +306,7 @@ class EnvironmentStep:
 
     def __call__(self, state: Any, action: Any, rng: np.random.Generator) -> tuple[Any, float, bool]:
         """Next state, reward, and whether it is terminal."""
-        with self.store.lock:  # copies share their spaces, others the whole environment
+        with self.store.lock:
             environment = self.store.at(state, rng)
             try:
                 _, reward, terminated, truncated, _ = environment.step(native(environment.action_space, action))
@@ -425,35 +389,26 @@ def _numbers(real: Any, action: int) -> NDArray[Any] | None:
 
 
 class _AssignedState(Store):
-    """Assigns the state of an environment, which draws from the generator of the call.
-
-    Every other attribute is as it was after a reset.
-    """
+    """Assigns the state of an environment, whose other attributes are as they were after a reset."""
 
     has_clock = False
 
     def __init__(self, name: str, environment: Any) -> None:
         super().__init__(name)
-        self._environment, self._attributes = environment, dict(vars(environment.unwrapped))
+        self._given, self._environment = environment, copy.deepcopy(environment)
+        self._attributes = dict(vars(self._environment.unwrapped))
 
     def __reduce__(self) -> Any:
-        self._restore()
-        return type(self), (self.name, self._environment)
+        return type(self), (self.name, self._given)
 
-    def _restore(self) -> Any:
+    def at(self, state: Any, rng: np.random.Generator) -> Any:
         bare = self._environment.unwrapped
         vars(bare).clear()
         vars(bare).update(self._attributes)
-        return bare
-
-    def at(self, state: Any, rng: np.random.Generator) -> Any:
-        """See `Store`."""
-        bare = self._restore()
         bare.state, bare.np_random = state.copy(), rng
         return self._environment
 
     def state_of(self, environment: Any) -> Any:
-        """See `Store`."""
         return np.array(environment.unwrapped.state)
 
 
@@ -464,11 +419,10 @@ def _twin(real: Any) -> Step | None:
     if not kind.__module__.startswith("gymnasium.envs.") or kind.__name__ not in twins:
         return None
     usual = kind()
-    for name in {*vars(kind), *vars(usual), *vars(real)} - {"render_mode", "_np_random_seed"}:
-        value = getattr(real, name)
-        if isinstance(value, int | float | str) and value != getattr(usual, name, None):
-            return None
-    return twins[kind.__name__]
+    names = {*vars(kind), *vars(usual), *vars(real)} - {"render_mode", "_np_random_seed"}
+    pairs = ((getattr(real, name), getattr(usual, name, None)) for name in names)
+    changed = any(isinstance(value, int | float | str) and value != other for value, other in pairs)
+    return None if changed else twins[kind.__name__]
 
 
 def _by_store(
@@ -485,9 +439,8 @@ def _by_store(
             ways.prepare(real)
             declared["features"] = None if ways.features is None else ways.features(real)
             if ways.constants is not None and ways.constants(real) != ways.constants(given):
-                raise CannotCopyError(
-                    "its constants were changed after it was made, and a copy is made by its arguments"
-                )
+                text = "its constants were changed after it was made"
+                raise CannotCopyError(f"{text}, and a copy is made by its arguments")
         model = EnvironmentStep(store, mask).model(initial_state=store.initial, **declared)
         agrees = _agrees(model, real, legal is True)
     except ModelError:
@@ -503,7 +456,7 @@ def _by_store(
             "they depend on, attributes included, and steps must draw from its own self.np_random only"
         )
     store.settle()
-    return EnvironmentStep(store, mask).model(initial_state=store.initial, **declared)
+    return replace(model, initial_state=store.initial)
 
 
 def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
@@ -531,20 +484,14 @@ def _agrees(model: GenerativeModel, real: Any, reports: bool) -> bool:
             ends = bool(terminated or (truncated and store is not None and store.has_clock))
             reached = state_of(model, real)
             if not model.reward_range[0] <= reward <= model.reward_range[1]:
-                raise ModelError(
-                    f"reward_range must contain all rewards: action {chosen[0]} paid {reward:g}, got "
-                    f"{model.reward_range}"
-                )
+                paid = f"action {chosen[0]} paid {reward:g}, got {model.reward_range}"
+                raise ModelError(f"reward_range must contain all rewards: {paid}")
             # Twice, so that a hidden state which both change at every step does not go unnoticed.
             for _ in range(2):
-                try:
-                    found = model.step(frozen(state), frozen(chosen), np.random.default_rng(seed))
-                except RowError as failure:
-                    raise failure.__cause__ or failure from None
+                found = model.step(frozen(state), frozen(chosen), np.random.default_rng(seed))
                 next_state, *outcome = (part[0] for part in found)
-                if outcome != [reward, ends] or np.shape(next_state) != np.shape(reached):
-                    return False
-                if not (np.abs(next_state - reached) <= error).all():
+                same = outcome == [reward, ends] and np.shape(next_state) == np.shape(reached)
+                if not same or not (np.abs(next_state - reached) <= error).all():
                     return False
             if terminated or truncated:
                 break
@@ -593,7 +540,8 @@ class Player:
 
     def move(self, action: Any) -> tuple[float, bool, bool]:
         """Takes an action of the model: reward, terminated, and truncated by the time limit or the horizon."""
-        steps: list[Any] = [getattr(each, "step", None) for each in (self._model, _parts(self._model)[0])]
+        model = self._model
+        steps: list[Any] = [getattr(each, "step", None) for each in (model, getattr(model, "stationary", None))]
         # The actions out of a box that `discretise` chose.
         action = next((step.points[action] for step in steps if hasattr(step, "points")), action)
         given = native(self._environment.action_space, action)

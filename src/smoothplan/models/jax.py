@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,9 +14,6 @@ from smoothplan.base.compiling import paused_clock
 from smoothplan.base.streams import generator
 from smoothplan.models.copies import actions_of
 from smoothplan.models.model import Box, Declarations, ModelError, States
-
-if TYPE_CHECKING:
-    import gymnasium
 
 LARGEST = 4**7
 """Rows that are computed at a time, at most. They are padded to a power of 4, so that few sizes are compiled."""
@@ -73,8 +70,8 @@ class JaxModel(Declarations):
             # JAX remembers what a compiled function was traced to: without its wrapper, it can be traced again.
             step = _Step(step.__wrapped__ if hasattr(step, "lower") else step, form)
         vars(self).update(initial_state=start)
-        for name, given in (("legal", self.legal), ("features", self.features)):
-            if callable(given) and not isinstance(given, _OfStates):
+        for name in ("legal", "features"):
+            if callable(given := getattr(self, name)) and not isinstance(given, _OfStates):
                 vars(self)[name] = _OfStates(given, step.form)
         super().__post_init__()
         vars(self).update(step=replace(step, reward_range=self.reward_range, discount=self.discount))
@@ -84,7 +81,6 @@ class JaxModel(Declarations):
                 vars(self).update(reward_kind="deterministic", max_successors=1)
 
     def _try(self, state: NDArray[Any]) -> Any:
-        """The outcomes [1] of an action."""
         action = self.actions.low if isinstance(self.actions, Box) else np.array(0)
         return self.step(state[None], action[None], generator(0))
 
@@ -120,7 +116,6 @@ class _Form:
 
     @property
     def parts(self) -> list[NDArray[Any]]:
-        """The leaves of the example."""
         return list(load_jax().tree.leaves(self.example))
 
     def leaves(self, states: States) -> list[NDArray[Any]]:
@@ -138,12 +133,10 @@ class _Form:
         return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 
     def tree(self, leaves: Sequence[Any]) -> Any:
-        """The pytree with such leaves."""
         tree = load_jax().tree
         return tree.unflatten(tree.structure(self.example), leaves)
 
     def ravel(self, state: Any) -> NDArray[Any]:
-        """One state as it is outside."""
         tree = load_jax().tree
         state = np.asarray(state) if isinstance(state, list) else state
         if tree.structure(state) != tree.structure(self.example):
@@ -278,10 +271,8 @@ class _Step:
             raise ModelError(f"JAX cannot run step: {type(error).__name__}: {reason} ({place})") from error
         if not same or (outcomes and not all(map(partial(np.array_equal, equal_nan=True), *outcomes))):
             ends = [(form.states(each[: len(row) - 1])[0].tolist(), float(each[len(row) - 1][0])) for each in outcomes]
-            raise ModelError(
-                "step must be pure, but the same state, action and key gave two different results: (next state, "
-                f"reward) {ends[0]} and {ends[1]} ({place})"
-            )
+            results = f"two different results: (next state, reward) {ends[0]} and {ends[1]} ({place})"
+            raise ModelError(f"step must be pure, but the same state, action and key gave {results}")
         self.compiled[types] = first
 
 
@@ -294,7 +285,6 @@ class _Traced(NamedTuple):
 
     @classmethod
     def of(cls, one: Callable[..., Any], row: list[NDArray[Any]]) -> "_Traced":
-        """Traces a function of a key and a row."""
         from jax.extend.core import jaxpr_as_fun
 
         jax = load_jax()
@@ -309,7 +299,6 @@ class _Traced(NamedTuple):
         return cls(traced.jaxpr, traced.consts, jax.jit(many))
 
     def agrees(self, other: "_Traced") -> bool:
-        """Whether another trace computes the same."""
         texts = {re.sub("0x[0-9a-fX]+", "", str(each.jaxpr)) for each in (self, other)}
         return len(texts) == 1 and all(map(np.array_equal, self.consts, other.consts))
 
@@ -360,46 +349,34 @@ def from_gymnax(
         defaults = environment.default_params
     params = defaults if params is None else params
     _, state = jax.jit(environment.reset_env)(jax.random.key(seed), params)
-    step, limit = _Gymnax(environment, params, None if time_limit else state.time), int(params.max_steps_in_episode)
+    step = partial(_gymnax_step, environment, params, None if time_limit else state.time)
+    limit = int(params.max_steps_in_episode)
     declared = {"actions": actions_of(environment.action_space(params)), "discount": discount}
     if not arguments.flag("time_limit", time_limit):
         return JaxModel(step, initial_state=state.replace(time=None), **declared | declarations)
     model = JaxModel(step, initial_state=state, **declared | {"horizon": limit} | declarations)
-    if "horizon" in declarations:
-        return model
     late = state.replace(time=jax.numpy.full_like(state.time, limit - 1))
-    return model if model._try(model.ravel(late))[2][0] else replace(model, horizon=None)
+    kept = "horizon" in declarations or model._try(model.ravel(late))[2][0]
+    return model if kept else replace(model, horizon=None)
 
 
-@dataclass(frozen=True)
-class _Gymnax:
-    """The step of an environment of gymnax, without its resets."""
-
-    environment: Any
-    params: Any
-    clock: Any  # the time of every step, or None if it is a part of the state
-
-    def __call__(self, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
-        given = state if self.clock is None else state.replace(time=self.clock)
-        _, following, reward, done, _ = self.environment.step_env(key, given, action, self.params)
-        following = following if self.clock is None else following.replace(time=None)
-        return following, reward * 1.0, done  # some rewards are truth values
+def _gymnax_step(environment: Any, params: Any, clock: Any, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
+    """A step of gymnax, without resets. The clock is the time of every step, or None if it is a part of the state."""
+    given = state if clock is None else state.replace(time=clock)
+    _, following, reward, done, _ = environment.step_env(key, given, action, params)
+    following = following if clock is None else following.replace(time=None)
+    return following, reward * 1.0, done  # some rewards are truth values
 
 
-def from_functional(environment: "gymnasium.Env[Any, Any]", **declared: Any) -> JaxModel:
+def from_functional(environment: Any, **declared: Any) -> JaxModel:
     """A generative model of a functional environment of Gymnasium. The reward range is unknown unless declared."""
-    functional: Any = environment.unwrapped.func_env  # type: ignore[attr-defined]
-    return JaxModel(_Functional(functional), initial_state=functional.initial(load_jax().random.key(0)), **declared)
+    functional = environment.unwrapped.func_env
+    start = functional.initial(load_jax().random.key(0))
+    return JaxModel(partial(_functional_step, functional), initial_state=start, **declared)
 
 
-@dataclass(frozen=True)
-class _Functional:
+def _functional_step(functional: Any, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
     """The step of a functional environment of Gymnasium, whose functions share one key."""
-
-    functional: Any
-
-    def __call__(self, state: Any, action: Any, key: Any) -> tuple[Any, Any, Any]:
-        action = action + getattr(self.functional.action_space, "start", 0)
-        following = self.functional.transition(state, action, key)
-        reward = self.functional.reward(state, action, following, key)
-        return following, reward, self.functional.terminal(following, key)
+    action = action + getattr(functional.action_space, "start", 0)
+    following = functional.transition(state, action, key)
+    return following, functional.reward(state, action, following, key), functional.terminal(following, key)

@@ -29,6 +29,8 @@ there; or any number in the declared range."""
 Legal = Callable[[States], ArrayLike]
 """Which actions are legal: states [n, ...] to booleans [n, K]."""
 
+ROW = "smoothplan_row"  # the attribute of an error that tells which row failed, if a simulator makes one call at a time
+
 ROUNDING = 1e-9
 """Rounding error of a value, relative to the largest number it is computed from."""
 
@@ -48,24 +50,23 @@ class Box:
     high: Floats
 
     def __init__(self, low: ArrayLike, high: ArrayLike) -> None:
-        ends = {"low": arguments.numbers("low", low), "high": arguments.numbers("high", high)}
-        if ends["low"].shape != ends["high"].shape or ends["low"].ndim > 1 or ends["low"].size == 0:
-            shapes = f"{ends['low'].shape} and {ends['high'].shape}"
+        low, high = arguments.numbers("low", low), arguments.numbers("high", high)
+        if low.shape != high.shape or low.ndim > 1 or low.size == 0:
+            shapes = f"{low.shape} and {high.shape}"
             raise ValueError(f"low and high must be two numbers, or vectors of one length, got shapes {shapes}")
-        for name, end in ends.items():
+        for name, end in (("low", low), ("high", high)):
             if not np.isfinite(end).all():
                 raise ValueError(f"{name} must be finite, so that actions can be compared, got {end.tolist()}")
-        if not (ends["low"] < ends["high"]).all():
-            raise ValueError(f"low must be below high, got {ends['low'].tolist()} and {ends['high'].tolist()}")
-        vars(self).update({name: arguments.frozen(end) for name, end in ends.items()})
+        if not (low < high).all():
+            raise ValueError(f"low must be below high, got {low.tolist()} and {high.tolist()}")
+        vars(self).update(low=arguments.frozen(low), high=arguments.frozen(high))
 
     def grid(self, points: int) -> Floats:
         """Evenly spaced actions, `points` of each side, ends included: [K] or [K, d]."""
         points = arguments.whole("points", points, least=2)
         arguments.whole("points of each side, together", points**self.low.size, most=10**5)
         sides = [np.linspace(*ends, points) for ends in zip(self.low.reshape(-1), self.high.reshape(-1), strict=True)]
-        grid = np.stack([side.reshape(-1) for side in np.meshgrid(*sides, indexing="ij")], axis=-1)
-        return grid.reshape(-1, *self.low.shape)
+        return np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, *self.low.shape)
 
     def required(self, name: str, actions: ArrayLike) -> Floats:
         """Actions [n] or [n, d] in the box, or an error that names the first that is not."""
@@ -220,10 +221,9 @@ class Declarations:
     def __post_init__(self) -> None:
         start, successors = self.initial_state, self.max_successors
         actions, names = named_actions(self.actions, self.action_names)
-        if self.legal is not None and not callable(self.legal):
-            raise TypeError(f"legal must be a function of states [n, ...] to booleans [n, K], got {self.legal!r}")
-        if self.features is not None and not callable(self.features):
-            raise TypeError(f"features must be a function of states [n, ...] to vectors [n, d], got {self.features!r}")
+        for name, values in {"legal": "booleans [n, K]", "features": "vectors [n, d]"}.items():
+            if (given := getattr(self, name)) is not None and not callable(given):
+                raise TypeError(f"{name} must be a function of states [n, ...] to {values}, got {given!r}")
         if self.legal is not None and isinstance(actions, Box):
             raise ValueError(f"legal needs finitely many actions, got {actions!r}")
         vars(self).update(
@@ -236,6 +236,8 @@ class Declarations:
             **episodes(self.discount, self.horizon, self.terminates),
         )
         vars(self).update(value_range=declared_values(self))
+        if not callable(step := getattr(self, "step", callable)):
+            raise TypeError(f"step must be a function of (states, actions, rng), got {step!r}")
 
 
 def named_actions(actions: Any, names: Sequence[str] | None = None) -> tuple[Any, tuple[str, ...] | None]:
@@ -257,8 +259,7 @@ def named_actions(actions: Any, names: Sequence[str] | None = None) -> tuple[Any
     actions = arguments.whole("actions", actions)
     if names is None:
         return actions, None
-    found = tuple(map(str, names))
-    if len(found) != actions:
+    if len(found := tuple(map(str, names))) != actions:
         raise ValueError(f"action_names must have {actions} entries, got {len(found)}")
     printable = all(name is not None and str(name).strip() and str(name).isprintable() for name in names)
     if len(set(found)) < actions or not printable:
@@ -298,13 +299,9 @@ def declares_rewards(model: GenerativeModel | Declarations) -> bool:
     return math.isfinite(model.reward_range[1] - model.reward_range[0])
 
 
-# Episodes
-
-
 def horizon_of(model: GenerativeModel | Declarations) -> int | None:
     """The most steps that an episode may have from any state, or None: a class of one's own need not declare it."""
-    horizon: int | None = getattr(model, "horizon", None)
-    return horizon
+    return cast("int | None", getattr(model, "horizon", None))
 
 
 def total_weight(discount: float, steps: float | None) -> float:
@@ -332,10 +329,8 @@ def effective_horizon(model: GenerativeModel | Declarations) -> float:
 
 def too_long(model: GenerativeModel, steps: int, state: Any) -> ModelError:
     """The error of an episode that has gone on for more steps than the horizon."""
-    return ModelError(
-        f"horizon={horizon_of(model)} is exceeded: an episode has not ended after {steps} steps, at state "
-        f"{np.asarray(state).tolist()}"
-    )
+    place = f"after {steps} steps, at state {np.asarray(state).tolist()}"
+    return ModelError(f"horizon={horizon_of(model)} is exceeded: an episode has not ended {place}")
 
 
 def possible_returns(model: GenerativeModel | Declarations) -> tuple[float, float]:
@@ -345,11 +340,7 @@ def possible_returns(model: GenerativeModel | Declarations) -> tuple[float, floa
 
 
 def declared_values(model: GenerativeModel | Declarations) -> tuple[float, float] | None:
-    """The model's `value_range`, or None: a class of one's own need not have the attribute.
-
-    Raises:
-        ValueError: it is no pair of finite numbers low ≤ high, or contradicts the reward range.
-    """
+    """The model's `value_range`, if rewards allow it, or None: a class of one's own need not have the attribute."""
     declared = getattr(model, "value_range", None)
     if declared is None:
         return None
@@ -357,10 +348,8 @@ def declared_values(model: GenerativeModel | Declarations) -> tuple[float, float
     least, most = possible_returns(model)
     slack = ROUNDING * max(abs(least), abs(most)) if declares_rewards(model) else 0.0
     if low > most + slack or high < least - slack:
-        raise ValueError(
-            f"value_range must overlap [{least:g}, {most:g}], the values that reward_range={model.reward_range} and "
-            f"discount={model.discount:g} allow, got {declared!r}"
-        )
+        allowed = f"reward_range={model.reward_range} and discount={model.discount:g} allow"
+        raise ValueError(f"value_range must overlap [{least:g}, {most:g}], the values that {allowed}, got {declared!r}")
     return low, high
 
 
@@ -375,20 +364,13 @@ def is_deterministic(model: GenerativeModel) -> bool:
     return model.max_successors == 1 and rewards_are_known(model)
 
 
-# Actions
-
-
 def action_names(model: GenerativeModel) -> tuple[str, ...]:
     """The names of the actions, if the model has them, or their numbers."""
     return tuple(getattr(model, "action_names", None) or map(str, range(model.actions)))
 
 
 def legal_actions(model: GenerativeModel, states: States) -> NDArray[np.bool_] | None:
-    """Which actions are legal at states [n, ...] that are not terminal, [n, K]; None if all are, everywhere.
-
-    Raises:
-        ModelError: the model's answer is no mask, or leaves a state without an action.
-    """
+    """Which actions are legal at states [n, ...] that are not terminal, [n, K]; None if all are, everywhere."""
     legal = getattr(model, "legal", None)
     if legal is None:
         return None
@@ -400,13 +382,11 @@ def legal_actions(model: GenerativeModel, states: States) -> NDArray[np.bool_] |
         state = "" if len(states) == 0 else f", the first of them {np.asarray(states[0]).tolist()}"
         text = f"legal raised {type(error).__name__}: {error} (for {len(states)} states{state})"
         raise ModelError(text) from error
-    if mask.shape != (len(states), model.actions) or mask.dtype.kind != "b":
-        raise ModelError(
-            f"legal must return booleans of shape {(len(states), model.actions)} for {len(states)} states, got "
-            f"{mask.dtype} of shape {mask.shape}"
-        )
-    if not mask.any(axis=1).all():
-        state = np.asarray(states[int(np.argmin(mask.any(axis=1)))]).tolist()
+    if mask.shape != (wanted := (len(states), model.actions)) or mask.dtype.kind != "b":
+        text = f"legal must return booleans of shape {wanted} for {len(states)} states, got"
+        raise ModelError(f"{text} {mask.dtype} of shape {mask.shape}")
+    if not (some := mask.any(axis=1)).all():
+        state = np.asarray(states[int(np.argmin(some))]).tolist()
         raise ModelError(f"legal leaves no action at state {state}, which is not terminal")
     return mask
 
@@ -436,25 +416,17 @@ def required_actions(model: GenerativeModel, states: States, actions: ArrayLike)
             raise ValueError(f"states and actions must match, got shapes {states.shape} and {actions.shape}")
         return actions
     if actions.ndim != 1 or actions.dtype.kind not in "iu" or states.shape[:1] != actions.shape:
-        raise ValueError(
-            f"states [n, ...] and whole-numbered actions [n] must match, got shapes {states.shape} and "
-            f"{actions.shape}, actions of dtype {actions.dtype}"
-        )
-    unknown = (actions < 0) | (actions >= model.actions)
-    if unknown.any():
+        found = f"shapes {states.shape} and {actions.shape}, actions of dtype {actions.dtype}"
+        raise ValueError(f"states [n, ...] and whole-numbered actions [n] must match, got {found}")
+    if (unknown := (actions < 0) | (actions >= model.actions)).any():
         raise ValueError(f"actions must be in 0..{model.actions - 1}, got {actions[unknown][0]}")
     if len(actions) and (mask := legal_actions(model, states)) is not None:
         allowed = mask[np.arange(len(actions)), actions]
         if not allowed.all():
             row = int(np.argmin(allowed))
-            raise ValueError(
-                f"actions must be legal, got {action_names(model)[actions[row]]} at state "
-                f"{np.asarray(states[row]).tolist()}"
-            )
+            name, state = action_names(model)[actions[row]], np.asarray(states[row]).tolist()
+            raise ValueError(f"actions must be legal, got {name} at state {state}")
     return actions.astype(np.int64, copy=False)
-
-
-# --- Calls that fail --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -479,8 +451,8 @@ class Call:
         if self.row is None and len(self.actions) > 1:  # the row is unknown: naming one would blame it
             return f"in a batch of {len(self.actions):,} states{stream}"
         row = self.row or 0
-        state = str(self.states[row].tolist())
-        state = state if len(state) <= 200 else f"{state[:200]}…"
+        if len(state := str(self.states[row].tolist())) > 200:
+            state = f"{state[:200]}…"
         action = self.actions[row].tolist()
         if model is not None and not isinstance(cast(Any, model).actions, Box):
             action = action_names(model)[action]
@@ -488,9 +460,7 @@ class Call:
 
     def to_json(self) -> str:
         """One JSON object."""
-        arrays = {name: getattr(self, name).tolist() for name in ("states", "actions", "generator")}
-        numbers = {name: getattr(self, name) for name in ("seed", "chunk", "row")}
-        return json.dumps(arrays | {"dtype": self.states.dtype.str} | numbers)
+        return json.dumps(vars(self) | {"dtype": self.states.dtype.str}, default=np.ndarray.tolist)
 
     @classmethod
     def from_json(cls, text: str) -> "Call":
@@ -566,13 +536,6 @@ class SimulatorError(ModelError):
         return type(self), (str(self), self.call), {"__notes__": getattr(self, "__notes__", [])}
 
 
-class RowError(Exception):
-    """A simulator that makes one call at a time failed at a row, the argument; its own error is the cause."""
-
-
-# --- The oracle -------------------------------------------------------------------------------------------------------
-
-
 watcher: ContextVar[Any] = ContextVar("watcher", default=None)
 """Watches this thread: is called with (states, actions, rng) before each batch is stepped, and its method `row` with a
 row of the batch before that row is, if the simulator makes one call at a time."""
@@ -616,8 +579,7 @@ class Oracle:
         try:
             entered = running is not None and running.enter_simulator()
             self.stream[streams.CALLS] += np.uint64(len(actions))
-            origin = self.seed, self.chunk
-            return checked_step(self.model, states, actions, self.rng, origin)
+            return checked_step(self.model, states, actions, self.rng, (self.seed, self.chunk))
         except stopping.Stopped as stopped:
             self.stream[streams.CALLS] -= np.uint64(stopped.unmade)
             raise
@@ -650,17 +612,8 @@ class Oracle:
         self.rng.bit_generator.state = streams.generator_from(arrays["generator"]).bit_generator.state
 
 
-# Annotations of functions inside `checked_step` are evaluated at every call: those that take long are named here.
-_Row = int | None
-_Rows = NDArray[np.bool_] | None
-
-
 def checked_step(
-    model: GenerativeModel,
-    states: States,
-    actions: Actions,
-    rng: np.random.Generator,
-    origin: tuple[int | None, int | None] = (None, None),
+    model: GenerativeModel, states: States, actions: Actions, rng: np.random.Generator, origin: Any = (None, None)
 ) -> Transition:
     """The model's answer to n calls, or an error that names the state, the action and the wrong number.
 
@@ -673,33 +626,32 @@ def checked_step(
         watching(states, actions, rng)
     before: Any = rng.bit_generator.state
 
-    def failed_call(row: _Row) -> Call:
+    # Annotations of inner functions are evaluated at every call, unless they are strings.
+    def failed_call(row: "int | None") -> Call:
         rng.bit_generator.state = before
-        return Call(states.copy(), actions.copy(), streams.generator_words(rng), *origin, row).narrowed(model)
+        words, (seed, chunk) = streams.generator_words(rng), origin
+        return Call(states.copy(), actions.copy(), words, seed, chunk, row).narrowed(model)
 
     try:
         given, chosen = np.asarray(states, order="C").view(), np.asarray(actions, order="C").view()
         given.flags.writeable = chosen.flags.writeable = False
         answer = model.step(given, chosen, rng)
-    except ModelError:
-        raise
     except (Exception, SystemExit) as error:
-        if isinstance(error, RowError):
-            cause, call = error.__cause__, failed_call(error.args[0])
-        else:
-            cause, call = error, failed_call(None).isolated(model, type(error))
-        text = f"the simulator raised {type(cause).__name__}: {cause}"
+        if (row := vars(error).get(ROW)) is None and isinstance(error, ModelError):
+            raise
+        call = failed_call(row) if row is not None else failed_call(None).isolated(model, type(error))
+        text = f"the simulator raised {type(error).__name__}: {error}"
         # NumPy's words if code for one number is given many.
         signs = ("truth value of a", "only length-1 arrays", "only 0-dimensional arrays", "only integer scalar arrays")
-        if isinstance(cause, ModelError):
-            text = str(cause)
-        elif isinstance(cause, ValueError) and "read-only" in str(cause):
+        if isinstance(error, ModelError):
+            text = str(error)
+        elif isinstance(error, ValueError) and "read-only" in str(error):
             text = "the simulator changes a state in place: it must not change its arguments"
-        elif any(sign in str(cause) for sign in signs):
+        elif any(sign in str(error) for sign in signs):
             text += _scalar_hint(model)
-        raise SimulatorError(f"{text} ({call.place(model=model)})", call) from cause
+        raise SimulatorError(f"{text} ({call.place(model=model)})", call) from error
 
-    def wrong(text: str, rows: _Rows = None) -> SimulatorError:
+    def wrong(text: str, rows: "NDArray[np.bool_] | None" = None) -> SimulatorError:
         row = None if rows is None else int(np.argmax(rows))
         call = failed_call(row)
         outcome = "" if row is None else f", reward {rewards[row]!s}, next state {next_states[row].tolist()}"
@@ -729,8 +681,7 @@ def checked_step(
         discounts = np.asarray(answer[3])
         if discounts.shape != (count,) or discounts.dtype.kind not in "fiu":
             raise wrong(f"discounts must be numbers of shape ({count},), got {discounts.dtype} of {discounts.shape}")
-        rows = ~((discounts >= 0.0) & (discounts <= model.discount))
-        if rows.any():
+        if (rows := ~((discounts >= 0.0) & (discounts <= model.discount))).any():
             raise wrong(f"discount {discounts[rows][0]} is not between 0 and the declared {model.discount:g}", rows)
         if (discounts < model.discount).any() and (model.max_successors == 1 or not model.terminates):
             declared = f"terminates={model.terminates}, max_successors={model.max_successors}"
@@ -749,8 +700,7 @@ def checked_step(
         outside = wrong(f"reward {rewards[rows][0]} is outside the declared range [{low:g}, {high:g}]{hint}", rows)
         outside.reward = float(rewards[rows][0]) if np.isfinite(rewards[rows][0]) else None
         raise outside
-    if model.reward_kind == "bernoulli" and not ((rewards == 0) | (rewards == 1)).all():
-        rows = (rewards != 0) & (rewards != 1)
+    if model.reward_kind == "bernoulli" and (rows := (rewards != 0) & (rewards != 1)).any():
         raise wrong(f"reward {rewards[rows][0]} of a bernoulli model is neither 0 nor 1", rows)
     if next_states.dtype.kind in "fc" and not np.isfinite(next_states).all():
         raise wrong("the next state is not finite", ~np.isfinite(next_states).reshape(count, -1).all(axis=1))
@@ -764,7 +714,7 @@ def _killed(discounts: Floats, most: float, rng: np.random.Generator) -> NDArray
 
     E[R + d·V] = E[R + γ·1{U < d/γ}·V] for a uniform U: a discount d below γ is a survival with probability d/γ.
     """
-    return np.asarray((rng.random(len(discounts)) * most >= discounts) & (discounts < most))
+    return (rng.random(len(discounts)) * most >= discounts) & (discounts < most)
 
 
 def _scalar_hint(model: GenerativeModel) -> str:

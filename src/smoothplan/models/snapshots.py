@@ -5,7 +5,7 @@ MuJoCo's environments and Atari's are known here; for others the user gives two 
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,31 +32,27 @@ class Ways(NamedTuple):
 
 
 class Snapshots(Store):
-    """Has an environment in any state: one environment of its own, which takes the state back.
+    """Has an environment in any state: one environment of its own, which takes the state back."""
 
-    It draws from the generator of the call.
-    """
+    means = "snapshots of the environment. A snapshot knows the whole state of the environment"
 
     def __init__(self, environment: Any, name: str, ways: Ways, size: int) -> None:
         super().__init__(name)
         self.ways, self._environment = ways, environment
-        self._ready()
-        saved, self._packing = ways.snapshot(environment), Packing(name, size)
+        ways.prepare(environment)
+        environment.reset(seed=0)
+        saved = ways.snapshot(environment)
         self._packed, self._form = isinstance(saved, bytes), (np.shape(saved), np.asarray(saved).dtype)
-        if self._packed:
-            self._packing.start(saved)
+        self._packing = Packing(name, size, saved if self._packed else b"")
         self.initial = self.state_of(environment)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._ready()  # most environments are pickled as their arguments
+        vars(self).update(state)
+        self.ways.prepare(self._environment)  # most environments are pickled as their arguments
+        self._environment.reset(seed=0)
 
     def __repr__(self) -> str:
         return f"snapshots of {self.name}, states of shape {self.initial.shape}"
-
-    def _ready(self) -> None:
-        self.ways.prepare(self._environment)
-        self._environment.reset(seed=0)
 
     def settle(self) -> None:
         """Ends the learning of the size of a state."""
@@ -65,7 +61,7 @@ class Snapshots(Store):
             self.initial = self.initial[: self._packing.size]
 
     def at(self, state: Any, rng: np.random.Generator) -> Any:
-        """The environment in a state. It draws from `rng`."""
+        """See `Store`."""
         self.ways.restore(self._environment, self._packing.unpack(state) if self._packed else np.array(state))
         self.reseed(self._environment, rng)
         return self._environment
@@ -89,9 +85,10 @@ def known_ways(environment: Any, simple: bool) -> Ways | None:
     ways = None
     if held.get("ale") == "ALEInterface":
         note = "its emulator does not tell the last action: the first frame after a real state may repeat none"
-        ways = Ways(_atari_snapshot, _atari_restore, _Emulator.replace, note=note if _stickiness(bare.ale) else "")
+        sticky = bare.ale.getFloat(_STICKINESS) > 0.0
+        ways = Ways(_atari_snapshot, _atari_restore, _Emulator, note=note if sticky else "")
     elif (held.get("model"), held.get("data")) == ("MjModel", "MjData"):
-        ways = Ways(_mujoco_snapshot, _mujoco_restore, constants=_mujoco_constants, features=_MujocoFeatures.of)
+        ways = Ways(_mujoco_snapshot, _mujoco_restore, constants=_mujoco_constants, features=_mujoco_features)
     if ways is not None and not simple:
         names = ", ".join(type(layer).__name__ for layer in layers(environment)[:-1])
         raise CannotCopyError(
@@ -120,19 +117,10 @@ def _mujoco_restore(environment: Any, saved: Any) -> None:
         held[:] = place.reshape(held.shape)
 
 
-@dataclass(frozen=True)
-class _MujocoFeatures:
+def _mujoco_features(environment: Any) -> Callable[[Any], Any]:
     """Positions and velocities, which follow the time in a saved state."""
-
-    count: int
-
-    @classmethod
-    def of(cls, environment: Any) -> "_MujocoFeatures":
-        """Those of an environment."""
-        return cls(environment.unwrapped.model.nq + environment.unwrapped.model.nv)
-
-    def __call__(self, states: Any) -> Any:
-        return states[:, 1 : 1 + self.count]
+    model = environment.unwrapped.model
+    return itemgetter((slice(None), slice(1, 1 + model.nq + model.nv)))
 
 
 def _mujoco_constants(environment: Any) -> bytes:
@@ -145,34 +133,27 @@ def _mujoco_constants(environment: Any) -> bytes:
 # Atari: the state of the emulator without its random generator, and the last action, which a sticky one repeats.
 
 
-def _stickiness(ale: Any) -> float:
-    return float(ale.getFloat("repeat_action_probability"))
+_STICKINESS = "repeat_action_probability"
 
 
 class _Emulator:
-    """Atari's emulator, whose sticky actions draw from the generator of the environment instead of its own."""
+    """Takes the place of an environment's emulator: sticky actions draw from the generator of the environment."""
 
-    @classmethod
-    def replace(cls, environment: Any) -> None:
-        """Puts it in the place of an environment's emulator."""
-        environment.unwrapped.ale = cls(environment.unwrapped)
-
-    def __init__(self, bare: Any) -> None:
-        self._bare, self._ale, self._stickiness = bare, bare.ale, _stickiness(bare.ale)
-        self._ale.setFloat("repeat_action_probability", 0.0)
-        self.last = importlib.import_module("ale_py").Action.NOOP
+    def __init__(self, environment: Any) -> None:
+        self._bare, self._ale = environment.unwrapped, environment.unwrapped.ale
+        self._stickiness, self.last = self._ale.getFloat(_STICKINESS), importlib.import_module("ale_py").Action.NOOP
+        self._ale.setFloat(_STICKINESS, 0.0)
+        self._bare.ale = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(vars(self)["_ale"], name)
 
     def act(self, action: Any, strength: float = 1.0) -> Any:
-        """One frame."""
         if self._bare.np_random.random() >= self._stickiness:
             self.last = action
         return self._ale.act(self.last, strength)
 
     def reset_game(self) -> None:
-        """Starts an episode."""
         self.last = importlib.import_module("ale_py").Action.NOOP
         self._ale.reset_game()
 

@@ -47,7 +47,6 @@ def select(outcomes: NDArray[np.void], start: Any, width: int, word: Any) -> Any
     end = start + np.uint64(width)
     block = 16  # outcomes that are skipped at once, a multiple of `UNROLLED`
     if width > block:
-        # Skip whole blocks of outcomes that the word passes.
         while start + np.uint64(block) < end and word > outcomes[start + np.uint64(block - 1)].threshold:
             start += np.uint64(block)
         end = min(end, start + np.uint64(block))
@@ -163,7 +162,7 @@ class TabularModel:
             raise TypeError(f"successors must be whole numbers, got dtype {targets.dtype}")
         if paid.shape not in (table.shape, table.shape[:2]):
             raise ValueError(f"rewards must have shape {table.shape[:2]} or {table.shape}, got {paid.shape}")
-        mask = None if legal is None else _legal(legal, table.shape[:2])
+        mask = None if legal is None else _booleans("legal", legal, table.shape[:2])
         if mask is not None:  # rows of illegal pairs stay where they are
             table[~mask], targets[~mask], paid[~mask] = np.eye(1, table.shape[2])[0], 0, 0.0
         _refuse("probability", table, ~((table >= 0) & (table < np.inf)), "is not a probability")
@@ -335,11 +334,9 @@ class TabularModel:
             means = np.clip(rewards, 0.0, 1.0)  # at terminal states they may be out of range
             chances = [self.probabilities * means, self.probabilities * (1.0 - means)]
             parts = [np.concatenate(chances, axis=-1), np.repeat([1.0, 0.0], rewards.shape[-1]), np.tile(parts[2], 2)]
-        probabilities, rewards, successors = np.broadcast_arrays(*parts)
-        order = np.argsort(-probabilities, axis=-1, kind="stable")
-        probabilities, rewards, successors = (
-            np.take_along_axis(part, order, axis=-1) for part in (probabilities, rewards, successors)
-        )
+        parts = list(np.broadcast_arrays(*parts))
+        order = np.argsort(-parts[0], axis=-1, kind="stable")
+        probabilities, rewards, successors = (np.take_along_axis(part, order, axis=-1) for part in parts)
         count = order.shape[-1]
         outcomes = np.zeros((*order.shape[:2], -(-count // UNROLLED) * UNROLLED), dtype=OUTCOME)
         outcomes["reward"][..., :count], outcomes["successor"][..., :count] = rewards, successors
@@ -410,7 +407,6 @@ def _numbers(name: str, values: ArrayLike) -> Floats:
 
 
 def _array(name: str, values: ArrayLike, of: str) -> NDArray[Any]:
-    """A copy of any dtype."""
     try:
         return np.array(values)
     except ValueError:
@@ -424,11 +420,12 @@ def _refuse(name: str, values: NDArray[Any], wrong: NDArray[np.bool_], reason: s
         raise ModelError(f"{name} {values[where]:.12g} of state {where[0]}, action {where[1]} {reason}")
 
 
-def _legal(legal: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """A mask of actions, [S, K]."""
-    mask = _array("legal", legal, "booleans")
-    if mask.dtype.kind != "b" or mask.shape != shape:
-        raise ValueError(f"legal must be booleans of shape {shape}, got shape {mask.shape} of dtype {mask.dtype}")
+def _booleans(name: str, values: ArrayLike, *shapes: tuple[int, ...]) -> NDArray[np.bool_]:
+    """A mask of one of the shapes."""
+    mask = _array(name, values, "booleans")
+    if mask.dtype.kind != "b" or mask.shape not in shapes:
+        wanted = " or ".join(map(str, shapes))
+        raise ValueError(f"{name} must be booleans of shape {wanted}, got shape {mask.shape} of dtype {mask.dtype}")
     return mask
 
 
@@ -437,18 +434,12 @@ def _terminal(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which states are terminal [S], and which transitions end the episode [S, K, B]."""
     states = len(successors)
-    mask = np.zeros(states, dtype=np.bool_) if terminal is None else _array("terminal", terminal, "booleans")
-    if mask.dtype.kind != "b" or mask.shape not in ((states,), successors.shape):
-        raise ValueError(
-            f"terminal must be booleans of shape {(states,)} or {successors.shape}, got shape {mask.shape} of dtype "
-            f"{mask.dtype}"
-        )
+    given = np.zeros(states, dtype=np.bool_) if terminal is None else terminal
+    mask = _booleans("terminal", given, (states,), successors.shape)
     if mask.ndim == 1:
         return mask, mask[successors]
-    entered = np.zeros((2, states), dtype=np.bool_)
-    entered[0, successors[possible & ~mask]] = True
-    entered[1, successors[possible & mask]] = True
-    return entered[1] & ~entered[0], mask & possible
+    inside, ending = (np.isin(np.arange(states), successors[possible & part]) for part in (~mask, mask))
+    return ending & ~inside, mask & possible
 
 
 def _kind(
@@ -470,10 +461,8 @@ def _kind(
     if declared == "transition":
         state, action, place = np.argwhere(wrong)[0]
         one, two = sorted_rewards[state, action, place : place + 2]
-        raise ModelError(
-            f"reward_kind='transition' allows one reward for each next state, got {one} and {two} of state {state}, "
-            f"action {action}, next state {outcomes[state, action, place] // 2}"
-        )
+        found = f"{one} and {two} of state {state}, action {action}, next state {outcomes[state, action, place] // 2}"
+        raise ModelError(f"reward_kind='transition' allows one reward for each next state, got {found}")
     return "bounded"
 
 
@@ -485,9 +474,7 @@ def _range(
     if declared is None and kind != "bernoulli":
         drawn = rewards[counts]
         return (float(drawn.min()), float(drawn.max())) if drawn.size else (0.0, 0.0)
-    low, high = base.reward_range(kind, (0.0, 1.0) if declared is None else declared)
-    name = "mean reward" if kind == "bernoulli" else "reward"
-    _refuse(
-        name, rewards, counts & ~((rewards >= low) & (rewards <= high)), f"is outside the range [{low:g}, {high:g}]"
-    )
+    low, high = base.reward_range(kind, declared)
+    wrong, name = counts & ~((rewards >= low) & (rewards <= high)), "mean reward" if kind == "bernoulli" else "reward"
+    _refuse(name, rewards, wrong, f"is outside the range [{low:g}, {high:g}]")
     return low, high

@@ -10,14 +10,13 @@ import numpy as np
 from smoothplan.base import arguments, stopping
 from smoothplan.base.compiling import Compiled, load_numba
 from smoothplan.base.streams import generator
-from smoothplan.models.model import Actions, Box, Declarations, ModelError, RowError, States, watcher
+from smoothplan.models.model import ROW, Actions, Box, Declarations, ModelError, States, _killed, watcher
 
 Step = Callable[[States, Actions, np.random.Generator], tuple[Any, ...]]
 """step(states [n, ...], actions [n], rng) → (next_states, rewards, terminals)."""
 
 ScalarStep = Callable[[Any, Any, np.random.Generator], tuple[Any, ...]]
-"""step(state, action, rng) → (next_state, reward, terminal), for one state at a time; two results if nothing ends; a
-fourth one is the discount of the step. An action is an int; of a `Box`, a float or a vector [d]."""
+"""step(state, action, rng), see `VectorModel.from_scalar`. An action is an int; of a `Box`, a float or a vector [d]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,11 +36,6 @@ class VectorModel(Declarations):
 
     step: Step
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not callable(self.step):
-            raise TypeError(f"step must be a function of (states, actions, rng), got {self.step!r}")
-
     @classmethod
     def from_scalar(cls, step: ScalarStep, **declarations: Any) -> "VectorModel":
         """A model from a simulator of one call at a time, run in a loop: step(state, action, rng).
@@ -54,7 +48,7 @@ class VectorModel(Declarations):
 
 @dataclass(frozen=True)
 class _Loop:
-    """A scalar simulator applied to every row of a batch; `RowError` names the row that fails."""
+    """A scalar simulator applied to every row of a batch; an error names the row that fails, see `ROW`."""
 
     scalar: ScalarStep
     one_at_a_time: ClassVar[bool] = True
@@ -76,7 +70,8 @@ class _Loop:
                 stopped.unmade = len(states) - row - 1
                 raise
             except (Exception, SystemExit) as error:
-                raise RowError(row) from error
+                vars(error)[ROW] = row
+                raise
             answers.append(answer)
         next_states, rewards = (np.asarray([answer[part] for answer in answers]) for part in (0, 1))
         # Python's numbers take the precision of the states; a fraction is never rounded to a whole number.
@@ -104,8 +99,6 @@ class JitModel(Declarations):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not callable(self.step):
-            raise TypeError(f"step must be a function of (states, actions, rng), got {self.step!r}")
         if isinstance(self.step, Compiled):
             vars(self).update(step=self.step.dispatcher)
         elif not hasattr(self.step, "py_func"):
@@ -121,8 +114,7 @@ class JitModel(Declarations):
         except Exception as error:  # Numba's own error, or any other: it fails at some steps that change their states
             raise ModelError(f"Numba cannot compile step for states of type {types[0]}: {error}") from error
         found = step.overloads[types].signature.return_type
-        flags = numba.types.Array(numba.types.boolean, 1, "C")
-        numbers = numba.types.float64[::1]
+        numbers, flags = numba.types.float64[::1], numba.types.boolean[::1]
         wanted = numba.types.Tuple((types[0].copy(readonly=False), numbers, flags))
         if (parts := tuple(getattr(found, "types", ()))) not in (wanted.types, (*wanted.types, numbers)):
             raise ModelError(f"step must return (next_states, rewards, terminals) of type {wanted}, got {found}")
@@ -130,23 +122,16 @@ class JitModel(Declarations):
 
     @cached_property
     def ending_step(self) -> Step:
-        """The step with three results: a discount below γ ends the episode at random, as in `Transition`s of a model.
-
-        It needs an initial state.
-        """
+        """The step with three results, if there is an initial state: a discount below γ ends the episode at random."""
         if not vars(self)["_discounts"]:
             return self.step
-        step: Any = self.step
-        most = self.discount
+        step, most = cast(Any, self.step), self.discount
+        killed = load_numba().njit(nogil=True)(_killed)
 
         def ending(states: States, actions: Actions, rng: np.random.Generator) -> Any:
             next_states, rewards, terminals, discounts = step(states, actions, rng)
-            uniform = rng.random(len(discounts))
-            for row in range(len(discounts)):
-                if not 0.0 <= discounts[row] <= most:
-                    raise ValueError("a discount is not between 0 and the declared one")
-                ends = uniform[row] * most >= discounts[row] and discounts[row] < most
-                terminals[row] = terminals[row] or ends
-            return next_states, rewards, terminals
+            if not ((discounts >= 0.0) & (discounts <= most)).all():
+                raise ValueError("a discount is not between 0 and the declared one")
+            return next_states, rewards, terminals | killed(discounts, most, rng)
 
         return cast(Step, load_numba().njit(nogil=True)(ending))
