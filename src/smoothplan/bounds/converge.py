@@ -78,29 +78,24 @@ def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Flo
     scale = max(abs(rules.span_low[0]), abs(rules.span_high[0]))
     enough = tolerance / rules.reach
     surplus = 0.0
-    if rules.horizon > 0:
+    steps = 60  # improvements at most: a bound holds after any number, and policy iteration needs few
+    for step in range(steps):
+        surplus = change = 0.0
         for stage in range(rules.stages - 1, -1, -1):
-            top = _top(rules, bounds, stage)
             for state in bounds.order:
+                node = state * rules.stages + stage
                 for action in range(actions):
                     _extreme(graph, rules, bounds, state, stage, action, room)
-                node = state * rules.stages + stage
-                bounds.values[node] = min(_value(graph, rules, bounds, state, stage, frames), top)
-    else:
-        top = _top(rules, bounds, 0)
-        steps = 60  # improvements at most: a bound holds after any number, and policy iteration needs few
-        for step in range(steps):
-            surplus = change = 0.0
-            for state in range(len(bounds.values)):
-                for action in range(actions):
-                    _extreme(graph, rules, bounds, state, 0, action, room)
-                if state != bounds.anchor:
-                    value = min(_value(graph, rules, bounds, state, 0, frames), top)
-                    change = max(change, abs(value - bounds.values[state]))
-                    surplus = max(surplus, value - bounds.values[state])
-            if change <= enough or step == steps - 1:
-                break
-            _follow(graph, rules, bounds, top, enough / 10.0, frames)
+                if node == bounds.anchor:
+                    continue
+                value = min(_value(graph, rules, bounds, state, stage, frames), _top(rules, bounds, stage))
+                if rules.horizon > 0:  # one sweep is exact
+                    bounds.values[node] = value
+                change = max(change, abs(value - bounds.values[node]))
+                surplus = max(surplus, value - bounds.values[node])
+        if change <= enough or step == steps - 1:
+            break
+        _follow(graph, rules, bounds, enough / 10.0, frames)
     # Rounding changes a step by less than 1e-13 of the largest value, and later steps add up these errors.
     surplus = (surplus + 1e-13 * scale) * rules.reach
     for node in range(len(bounds.values)):
@@ -209,13 +204,13 @@ def _value(graph: Graph, rules: Rules, bounds: Side, state: int, stage: int, fra
 
 
 @partial(compiled, inner=True)
-def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float, frames: Floats) -> None:
+def _follow(graph: Graph, rules: Rules, bounds: Side, enough: float, frames: Floats) -> None:
     """Sweeps over the values with fixed probabilities, the latest discoveries first, until they settle.
 
     Changes soon shrink by the same factor with each sweep, which is close to 1. Once that factor varies by less than a
     tenth of its distance from 1, all changes to come are added up at once. 5,000 sweeps bound the time.
     """
-    actions = rules.actions
+    actions, top = rules.actions, _top(rules, bounds, 0)
     greedy = rules.soft.temperature == 0.0
     bounds.moves[:] = 0.0
     factor = 0.0

@@ -103,10 +103,9 @@ class UCT:
         largest = max(map(abs, curvature.value_interval(model, self.backup)))
         if model.discount == 0.0 or model.discount * largest <= self.epsilon:
             return 1
-        depth = math.inf
+        depth: float = horizon_of(model) or math.inf
         if model.discount < 1.0:
-            depth = math.ceil((math.log(self.epsilon) - math.log(largest)) / math.log(model.discount))
-        depth = min(depth, horizon_of(model) or math.inf)
+            depth = min(depth, math.ceil((math.log(self.epsilon) - math.log(largest)) / math.log(model.discount)))
         if depth > MOST_DEPTH:
             raise ValueError(
                 f"epsilon must be larger, got {self.epsilon:g}: rewards beyond the largest depth, {MOST_DEPTH:,}, may "
@@ -193,20 +192,17 @@ def ucb_action(tree: Tree, rules: TreeRules, node: int, legal: NDArray[np.bool_]
         visits += tree.counts[node, action]
         untried += tree.counts[node, action] == 0 and legal[action]
     if untried > 0:
-        skipped = int(uniform(stream) * untried)
+        left = int(uniform(stream) * untried)
         for action in range(rules.actions):
-            if tree.counts[node, action] == 0 and legal[action]:
-                if skipped == 0:
-                    return action
-                skipped -= 1
+            left -= tree.counts[node, action] == 0 and legal[action]
+            if left < 0:
+                return action
     bonus = rules.exploration * (tree.most[node] - tree.least[node]) * math.sqrt(math.log(visits))
     best, highest = 0, -np.inf
     for action in range(rules.actions):
         count = tree.counts[node, action]
-        if not legal[action]:
-            continue
         bound = tree.means[node, action] + bonus / math.sqrt(count)
-        if bound > highest or (bound == highest and count < tree.counts[node, best]):
+        if legal[action] and (bound > highest or (bound == highest and count < tree.counts[node, best])):
             best, highest = action, bound
     return best
 
@@ -368,9 +364,8 @@ class UCTRun:
                 return
             else:
                 action, depth, rolled = now.item()[:3]
-                states, now["reward"], end = self._step(states if depth else self._root, action)
-                now["end"] = end
-                steps = max(depth, rolled) + 1
+                states, (reward,), (end,) = self.oracle.sample(states if depth else self._root, np.array([action]))
+                now["reward"], now["end"], steps = reward, end, max(depth, rolled) + 1
                 if not end and steps == horizon_of(self.oracle.model):
                     raise too_long(self.oracle.model, steps, states[0])
                 if not end:
@@ -382,11 +377,6 @@ class UCTRun:
         """Notes the legal actions of a simulator's state [1, ...], the root in row 0 and the present one in row 1."""
         if len(self._tables.outcomes) == 0 and (legal := legal_actions(self.oracle.model, states)) is not None:
             self._legal[row] = legal[0]
-
-    def _step(self, states: States, action: int) -> tuple[States, float, bool]:
-        """One simulator call, at states [1, ...]."""
-        answer = self.oracle.sample(states, np.array([action]))
-        return answer.next_states, float(answer.rewards[0]), bool(answer.terminals[0])
 
     def result(self) -> Snapshot:
         """The recommended action, of those that were tried, and its mean return, clipped to the declared interval.

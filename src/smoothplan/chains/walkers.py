@@ -1,11 +1,13 @@
 """Walks through a simulator, of which references learn: near a policy, with random actions in between."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
+from smoothplan.chains.reference import as_points, numeric_start
 from smoothplan.models.model import (
     GenerativeModel,
     Oracle,
@@ -21,6 +23,23 @@ from smoothplan.theory import curvature
 from smoothplan.theory.backups import Backup
 
 Span = tuple[float, float]
+
+
+class WalkedReference:
+    """A reference that is fitted to what walks visit: states are numbers, and all calls go through its oracle."""
+
+    def __init__(self, model: GenerativeModel, root: Any, seed: int, oracle: Oracle | None, most: int) -> None:
+        self._model, self._root = model, numeric_start(model, root)
+        self._oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
+        self._walkers = Walkers(self._oracle, self._root, most)
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._oracle.calls
+
+    def _points(self, states: States) -> Floats:
+        return as_points(states, self._root, self._model)
 
 
 class Walkers:
