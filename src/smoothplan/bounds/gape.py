@@ -18,7 +18,6 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.base.streams import CALLS
 from smoothplan.bounds.rounds import BestAction, Rounds, best_action, root_intervals
 from smoothplan.graph.explorer import Draw, Explorer, Key, PairSampler, pooled, required_key, searched_table
 from smoothplan.graph.graph import ENDED, Graph, Rules, rules_of, spans, successor_bound
@@ -168,10 +167,7 @@ class MDPGapE(OTGapE):
 class SearchRun:
     """A search for an action that is ε-optimal with probability 1 − δ. Its proofs hold whenever it stops.
 
-    Args:
-        explorer: owns the graph, which may have been explored before.
-        root: the limits of the run.
-        epsilon, delta: ε and δ; δ is that of the explorer's rules.
+    The explorer's graph may have been explored before. δ is that of its rules.
     """
 
     def __init__(self, explorer: Explorer, root: Root, epsilon: float, delta: float) -> None:
@@ -256,7 +252,7 @@ class SearchRun:
     @property
     def calls(self) -> int:
         """Simulator calls made."""
-        return int(self.explorer.oracle.stream[CALLS])
+        return self.explorer.oracle.calls
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -364,13 +360,8 @@ class Explored:
     def _reached(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The states that successors lead to, the nearest to the root first, and the pairs that were sampled there."""
         rules, names = self.rules, self.state_names or ()
-        states, pairs, known, latest, depth = (
-            list[dict[str, Any]](),
-            list[dict[str, Any]](),
-            {(0, rules.first)},
-            [(0, rules.first)],
-            0,
-        )
+        states, pairs = list[dict[str, Any]](), list[dict[str, Any]]()
+        known, latest, depth = {(0, rules.first)}, [(0, rules.first)], 0
         while latest:
             found = set[tuple[int, int]]()
             for number, stage in latest:

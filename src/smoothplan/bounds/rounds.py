@@ -20,7 +20,6 @@ import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.base.streams import CALLS
 from smoothplan.bounds.converge import Side, converge, flow, new_side
 from smoothplan.graph.explorer import Explorer
 from smoothplan.graph.graph import Rules
@@ -166,7 +165,7 @@ class Rounds:
 
     def tighten(self, epsilon: float, threads: int = 1) -> list[Bracket]:
         """Converges all bounds and keeps their proof; returns those to allocate by, the best ones first."""
-        graph, calls = self._explorer.graph, int(self._explorer.oracle.stream[CALLS])
+        graph, calls = self._explorer.graph, self._explorer.oracle.calls
         absolute = self.sweep(epsilon, threads)
         gap = best_action(absolute.root[None]).gap
         if gap <= epsilon or self._explorer.rules.horizon:  # states that do not recur are no anchors
@@ -241,7 +240,7 @@ class Rounds:
 
     def counts(self, brackets: list[Bracket], gap: float, epsilon: float, most: int) -> Ints:
         """Samples of each pair in the next round, [n·K], at most `most` in all."""
-        graph, calls = self._explorer.graph, int(self._explorer.oracle.stream[CALLS])
+        graph, calls = self._explorer.graph, self._explorer.oracle.calls
         gains = []  # of samples of each pair, visits·ξ·bonus, and its ξ; [n·K] each
         for bracket in brackets:
             visits, (upper, lower, _) = self._averaged(bracket), bracket

@@ -124,15 +124,8 @@ class BatchedChains:
     ) -> tuple[Floats, States]:
         """Advances a chain of order 1 from each state [n, ...] to its end, to the horizon or to a step of its own.
 
-        Args:
-            oracle: makes the simulator calls.
-            states: the start of each chain.
-            horizon: steps.
-            actions: the first actions [n], if the chains are returns: they have no advantage.
-            stops: the step before which each chain stops [n], if any.
-
-        Returns:
-            The sums of the chains, [n], and the states of those that have stopped.
+        If the chains are returns, their first actions [n] are given: these have no advantage. Stops [n] are the steps
+        before which chains stop. Returns the sums of the chains, [n], and the states of those that have stopped.
         """
         if isinstance(self.reference, Grid):
             return self._compiled_advance(self.reference, oracle, states, horizon, actions, stops)

@@ -220,9 +220,7 @@ class Mean:
 class Sampling:
     """Samples around one reference. It keeps the run's limit on calls.
 
-    Args:
-        planner, root, problem, truncation: of the run.
-        reference: Q̂, which does not change any more; None if nothing is known, so that all actions are worth the same.
+    The reference does not change any more. It is None if nothing is known: then all actions are worth the same.
 
     Attributes:
         claim: F(Q̂) at the root.

@@ -49,13 +49,7 @@ class Variant(NamedTuple):
 
 
 class HingeRidge:
-    """Fits `Hinges` by least squares with a ridge penalty.
-
-    Args:
-        points: the points of the fit, [n, d].
-        seed: of the hinges.
-        most: hinges.
-    """
+    """Fits `Hinges`, so many at most, to points [n, d] by least squares with a ridge penalty."""
 
     variants: tuple[Variant, ...] = (Variant(30.0, True), *(Variant(penalty) for penalty in (10.0, 1.0, 100.0, 1000.0)))
     """Which one is best depends on the noise of rewards and on the shape of values, so all are tried."""
@@ -74,14 +68,6 @@ class HingeRidge:
         penalties[1 : 1 + len(self.function.mean)] = min(penalty, 10.0)
         return np.asarray(self._gram + np.diag(penalties))
 
-    def _at(self, rows: NDArray[np.bool_]) -> "HingeRidge":
-        """The same for some of the points, kept for the next variant."""
-        if rows.tobytes() not in self._parts:
-            part = self._parts[rows.tobytes()] = copy.copy(self)
-            part._fitted = self._fitted[rows]
-            part._gram = (part._fitted.T @ part._fitted).astype(np.float64)
-        return self._parts[rows.tobytes()]
-
     @in_one_thread
     def fit(self, targets: Floats, variant: Variant) -> Features:
         """The weights [1 + d + p, k] that fit targets [n, k] at the points; NaN is no target."""
@@ -89,7 +75,11 @@ class HingeRidge:
             found = np.zeros((len(self._gram), targets.shape[1]), dtype=np.float32)
             for column in np.flatnonzero(known.any(axis=0)):
                 rows = known[:, column]
-                found[:, [column]] = self._at(rows).fit(targets[rows][:, [column]], variant)
+                if (place := rows.tobytes()) not in self._parts:  # a fit to some of the points, for all variants
+                    part = self._parts[place] = copy.copy(self)
+                    part._fitted = self._fitted[rows]
+                    part._gram = (part._fitted.T @ part._fitted).astype(np.float64)
+                found[:, [column]] = self._parts[place].fit(targets[rows][:, [column]], variant)
             return found
         mean = targets.mean(axis=0)
         sums = (self._fitted.T @ (targets - mean).astype(np.float32)).astype(np.float64)
@@ -201,11 +191,6 @@ class _Data(NamedTuple):
         """Which actions are legal, [n, K]."""
         return ~np.isnan(self.rewards)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether there is nothing to fit: no episode ended, and all rewards were alike."""
-        return not self.terminals.any() and bool(np.nanmin(self.rewards) == np.nanmax(self.rewards))
-
 
 class FittedReference(WalkedReference):
     """Q̂ by fitted policy iteration, for vectors of any length; it asks only for states that the simulator reached.
@@ -286,13 +271,10 @@ class FittedReference(WalkedReference):
         return _predicted(fit.function, points, fit.solution)
 
     def improve(self, calls: int, state: Any = None) -> None:
-        """Makes at most that many more simulator calls.
+        """Makes at most that many more simulator calls, on walks from a state.
 
-        There is a fit at once if the states have grown by a quarter since the last one, else later.
-
-        Args:
-            calls: how many.
-            state: the start of walks; by default they continue, and start again at the root.
+        Without a state walks continue, and start again at the root. There is a fit at once if the states have grown by
+        a quarter since the last one, else later.
         """
         until = self.calls + arguments.whole("calls", calls)
         if state is None:
@@ -401,10 +383,10 @@ class FittedReference(WalkedReference):
         # Of the visited states the newest three quarters. What poor policies reach is far from what matters, and costs
         # much: a few hundred such states spoil a fit of thousands.
         kept = min(max(int(0.75 * self.states), LEAST_KEPT), MOST_TRANSITIONS // self._model.actions + 1)
-        self._data = _Data._make(column[-kept:] for column in self._data)
-        if self._data.is_plain:
+        data = self._data = _Data._make(column[-kept:] for column in self._data)
+        if not data.terminals.any() and np.nanmin(data.rewards) == np.nanmax(data.rewards):
             return
-        data, points = self._data, self._points(self._data.states)
+        points = self._points(data.states)
         self._span = self._walkers.possible(data.rewards[data.legal], self._backup)
         hinges = int(self._oracle.rng.integers(1 << 62))
         regression = self._regression_on(points, hinges)

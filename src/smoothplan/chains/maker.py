@@ -177,7 +177,8 @@ def default_reference(
     if start.dtype.kind in "iub" and (saved is None or "optimistic" in saved):
         shared = SharedReference(model, backup, root=start, oracle=oracle)
         if saved is None:
-            shared.improve(trial_calls(calls))
+            # A tenth of the calls shows whether states recur; 2,000 do if half of them suffice.
+            shared.improve(max(1, min(calls // 2, max(2_000, int(0.1 * calls)))))
         if saved is not None or recurs(shared):
             return finished(shared, "states of whole numbers recur")
         doubt = f"{shared.states} of {shared.calls} calls discovered a new state, and "
@@ -204,11 +205,6 @@ def suits_grid(model: GenerativeModel, start: Any) -> bool:
     """Whether a grid may be made: of few numbers, by a compiled simulator whose actions are legal everywhere."""
     numbers = start.dtype.kind == "f" and start.ndim == 1 and len(start) <= MOST_DIMENSIONS
     return isinstance(model, JitModel) and model.legal is None and numbers
-
-
-def trial_calls(calls: int) -> int:
-    """Simulator calls, of a number of them, that show whether states recur: a tenth, and 2,000 if half suffice."""
-    return max(1, min(calls // 2, max(2_000, int(0.1 * calls))))
 
 
 def recurs(reference: SharedReference) -> bool:

@@ -127,11 +127,9 @@ class SharedReference:
         return int(self.explorer.graph.totals[0]["states"])
 
     def improve(self, calls: int, state: Any = None) -> None:
-        """Makes that many more simulator calls; fewer if all that can be learnt for certain is known.
+        """Makes that many more simulator calls, on walks from a state, by default the root.
 
-        Args:
-            calls: how many.
-            state: the start of walks; the root by default.
+        It makes fewer if all that can be learnt for certain is known.
         """
         until, start = self.calls + arguments.whole("calls", calls), self.explorer.rules.first
         if state is not None:

@@ -43,12 +43,7 @@ class WalkedReference:
 
 
 class Walkers:
-    """Walks that start at a state, again and again, and what they tell of episodes.
-
-    Args:
-        oracle: draws random actions.
-        start: of the walks.
-        most: walks at a time, at most.
+    """Walks that start at a state, again and again, so many at a time at most, and what they tell of episodes.
 
     Attributes:
         states: where they are, [W, ...].

@@ -102,9 +102,7 @@ class BatchedEngine:
                 pairs, here = np.repeat(np.arange(actions), piece * count), _tiled(states, actions * piece)
                 samples = np.full(len(pairs), -np.inf)
                 kept = np.broadcast_to(legal[:, None], (actions, piece, count)).reshape(-1)
-                if mask is not None:
-                    pairs, here = pairs[kept], here[kept]
-                samples[kept] = self._returns(oracle, here, pairs, level.reference)
+                samples[kept] = self._returns(oracle, here[kept], pairs[kept], level.reference)
                 totals[:, block] += samples.reshape(actions, piece, count).sum(axis=1)
         means = [
             totals.reshape(actions, 2**power, -1, count).sum(axis=2) / (level.samples / 2**power)
@@ -123,10 +121,7 @@ class BatchedEngine:
                 further = oracle.sample(_tiled(states, piece), _tiled(actions, piece)).rewards
                 total += further.reshape(piece, len(states)).sum(axis=0)
             rewards = total / level.rewards
-        if not terminals.any():
-            return np.asarray(rewards + discount * self._sample(oracle, row, next_states))
-        going_on = np.flatnonzero(~terminals)
-        result = rewards.copy()
+        going_on, result = np.flatnonzero(~terminals), rewards.copy()
         result[going_on] += discount * self._sample(oracle, row, next_states[going_on])
         return result
 

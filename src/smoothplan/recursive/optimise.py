@@ -110,12 +110,8 @@ def allowed_kinds(problem: Problem, order: int, debias: int) -> list[tuple[int, 
 def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2, debias: int = 0) -> Schedule:
     """The cheapest schedule found for accuracy ε with probability 1 − δ.
 
-    Args:
-        problem: see `Problem.of`.
-        epsilon: the accuracy of the value.
-        delta: the probability of missing it.
-        order: the highest order of levels that is allowed: 0 for plug-in levels only. A hard maximum has no other.
-        debias: the most terms that a level may cancel; 0 for no debiased levels.
+    Its levels have the given order at the highest, 0 for plug-in levels only, and cancel so many terms at most. A hard
+    maximum has no others than plug-in levels.
 
     Raises:
         ValueError: ε is out of reach of floating point, of any level, or of a search of reasonable length.
@@ -137,14 +133,9 @@ def ladder(
     """The levels of a problem, and the rungs that an action's interval passes as it shrinks to a radius.
 
     Each rung has the level that makes its radius cheapest. As a finer level costs T ∝ bias^−α and its noise falls with
-    the square root of the samples, the bias is about α/(2 + α) of the radius.
-
-    Args:
-        problem: see `Problem.of`.
-        radius: the finest.
-        delta: the probability that the noise is larger than certified, for all rungs together.
-        order, debias: the kinds of levels that are allowed, see `optimised`.
-        budget: the price at which the ladder ends before the radius is reached. There is one rung at least.
+    the square root of the samples, the bias is about α/(2 + α) of the radius. The noise is larger than certified with
+    probability δ, for all rungs together. A budget is the price at which the ladder ends before the radius is reached;
+    there is one rung at least.
     """
     arguments.number("delta for each action", delta, least=arguments.LEAST_DELTA / problem.actions)
     # A geometric grid from below the widest radius to the finest, of which 1e-12 is beyond the accuracy of floats.
@@ -243,9 +234,7 @@ def _root(problem: Problem, returns: Bounds, epsilon: float, delta: float, order
 class LevelSearch:
     """The levels of a problem, from coarse to fine. A finer request adds levels to those found before.
 
-    Args:
-        problem: as it is at the states that the levels are for.
-        way: what is used. If it is staged, children are levels for a step less; otherwise these very levels.
+    The problem is that at the states which the levels are for. In a staged search children are levels for a step less.
     """
 
     def __init__(self, problem: Problem, way: Search) -> None:

@@ -106,13 +106,8 @@ def _printed(
 ) -> Schedule:
     """The recursion that SmoothCruiser and SecondOrderSmoothCruiser share: children at ε/√γ, references at ρ(ε).
 
-    Args:
-        problem, epsilon, delta: of the schedule.
-        order: 1 or 2.
-        bound: the accuracy from which on the answer is 0.
-        threshold: κ, below which samples are corrected.
-        samples: N, by accuracy and δ′.
-        tolerance: ρ, by accuracy.
+    From the accuracy `bound` on the answer is 0. Below the threshold κ samples are corrected, up to order 1 or 2.
+    `samples` is N by accuracy and δ′, and `tolerance` is ρ.
     """
     step = math.sqrt(problem.discount)  # children are called at an accuracy this much coarser
     clip = (0.0, bound) if order == 2 else None

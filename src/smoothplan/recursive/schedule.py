@@ -21,15 +21,7 @@ from smoothplan.models.model import GenerativeModel, required_model
 from smoothplan.recursive.level import Bounds, Level, ReferenceMoments, certify, certify_level, one_step
 from smoothplan.run.chunks import Chunk, Sums, Work, chunk_size
 from smoothplan.run.progress import Display
-from smoothplan.run.records import (
-    LONG_HORIZONS,
-    Planner,
-    Root,
-    Snapshot,
-    Status,
-    required_planner,
-    within,
-)
+from smoothplan.run.records import LONG_HORIZONS, Planner, Root, Snapshot, Status, required_planner, within
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup
 from smoothplan.theory.curvature import Problem, require_possible
@@ -277,14 +269,9 @@ def forecast(planner: Planner, model: GenerativeModel) -> Forecast:
 
 
 class ScheduleRun:
-    """A run of a schedule: its samples at the root and the interval that they prove.
+    """A run of a schedule: its samples at the root, by an engine, and the interval that they prove.
 
-    Args:
-        schedule: coarser than ε asks for, if a limit on calls demands it.
-        backup: F.
-        root: the model, the state and the limits.
-        engine: interprets the schedule: a compiled or a batched one.
-        epsilon: the accuracy requested.
+    The schedule is coarser than the requested ε asks for, if a limit on calls demands it.
     """
 
     def __init__(self, schedule: Schedule, backup: Backup, root: Root, engine: Any, epsilon: float) -> None:
