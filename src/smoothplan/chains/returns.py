@@ -11,7 +11,6 @@ errors.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -29,8 +28,7 @@ Values = Callable[[States], Floats]
 """V̂, from states [n, ...] to values [n]."""
 
 
-@dataclass(frozen=True, eq=False)
-class PairedReturns:
+class PairedReturns(NamedTuple):
     """Returns of n rows and G groups, valued at M marks."""
 
     valued: Floats  # X at every mark, [M, n, G]
@@ -78,10 +76,9 @@ def paired_returns(
         if len(policies) == 1:
             chosen[going] = policies[0](places[going])
             return chosen
-        for group, policy in enumerate(policies):
+        for group in np.flatnonzero(going.any(axis=1)).tolist():
             rows = _some(going[group])
-            if going[group].any():
-                chosen[group, rows] = policy(places[group, rows])
+            chosen[group, rows] = policies[group](places[group, rows])
         return chosen
 
     def move(found: Transition, *where: Any) -> None:
@@ -116,8 +113,8 @@ def paired_returns(
             break
         if step < marks[-1]:
             chosen = choose()
-    by_row = [np.ascontiguousarray(array.swapaxes(-1, -2)) for array in (valued, weights, tails)]
-    return PairedReturns(by_row[0], by_row[1], by_row[2], np.ascontiguousarray(steps.T))
+    by_row = (np.ascontiguousarray(array.swapaxes(-1, -2)) for array in (valued, weights, tails, steps))
+    return PairedReturns._make(by_row)
 
 
 def _some(rows: NDArray[np.bool_]) -> Any:

@@ -130,8 +130,6 @@ class Walkers:
 
     def restore(self, arrays: Readable) -> None:
         """Takes on a state that was saved."""
-        names = ("walkers", "last", "ages", "earned", "start", "returns")
-        self.states, self._last, self._ages, self._earned, self.start, self._returns = (
-            arrays[name].copy() for name in names
-        )
+        self.states, self._last, self.start = (arrays[name].copy() for name in ("walkers", "last", "start"))
+        self._ages, self._earned, self._returns = (arrays[name].copy() for name in ("ages", "earned", "returns"))
         self.longest, self.ends = int(arrays["episodes"][0]), bool(arrays["episodes"][1])

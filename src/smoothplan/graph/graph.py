@@ -141,17 +141,12 @@ def rules_of(
     """
     discount = model.discount if discount is None else discount
     successors = model.max_successors if successors is None else successors
-    kind = VARYING
-    if rewards_are_known(model):
-        kind = FIXED
-    elif model.reward_kind in ("bernoulli", "transition"):
-        kind = BY_OUTCOME
     bound = 2**31 - 1  # no bound: the numbers of successors have 32 bits
     if successors is not None:
-        bound = successor_bound("max_successors", successors)
-        bound *= 2 if kind == BY_OUTCOME and model.reward_kind == "bernoulli" else 1
+        bound = successor_bound("max_successors", successors) * (2 if model.reward_kind == "bernoulli" else 1)
     bounds = spans(model, backup, horizon, tail, discount)
     low, high = model.reward_range
+    kind = BY_OUTCOME if model.reward_kind in ("bernoulli", "transition") else VARYING
     # A frame of one column, and walks by the policy, for a backup that is called.
     form, temperature = (backup, backup.temperature) if is_mixture(backup) else (HardMax(), 1.0)
     shifts = frozen(form.shifts(model.actions).T)
@@ -168,7 +163,7 @@ def rules_of(
         span_high=frozen(bounds[:, 1].copy()),
         reward_low=low,
         reward_width=high - low,
-        kind=kind if high > low else FIXED,
+        kind=FIXED if rewards_are_known(model) or not high > low else kind,
         one_successor=model.reward_kind == "transition",
         log_odds=-math.log(delta),
         # The sets of transitions hold for the unknown values: from below and from above, at every stage. Two outcomes
@@ -195,11 +190,9 @@ def spans(
     at_zero = at_zero_range(backup, model)
     rows = [curvature.value_interval(model, backup) if tail == "honest" else (0.0, 0.0)]
     for _ in range(horizon):
-        low, high = (
-            reward + zero + discount * later
-            for reward, zero, later in zip(model.reward_range, at_zero, rows[-1], strict=True)
-        )
-        rows.append((min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high))
+        ends = zip(model.reward_range, at_zero, rows[-1], strict=True)
+        low, high = (reward + zero + discount * later for reward, zero, later in ends)
+        rows.append(curvature.with_the_end(model, low, high))
     return np.array(rows[::-1])
 
 

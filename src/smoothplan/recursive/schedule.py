@@ -159,10 +159,11 @@ class Schedule:
         return float(confidence.bernstein_radius(self.sample.variance, self.sample.width, count, share))
 
 
-def moved(level: Level, by: int) -> Level:
-    """A level whose children are so many rows further down."""
+def renumbered(level: Level, new: Callable[[int], int]) -> Level:
+    """A level whose children have other rows."""
     children = {name: getattr(level, name) for name in ("reference", "linear", "quadratic")}
-    return replace(level, **{name: row + by for name, row in children.items() if row is not None})
+    changes: dict[str, Any] = {name: new(row) for name, row in children.items() if row is not None}
+    return replace(level, **changes)
 
 
 def trimmed(levels: list[Level]) -> tuple[Level, ...]:
@@ -171,12 +172,8 @@ def trimmed(levels: list[Level]) -> tuple[Level, ...]:
     for row in range(len(levels) - 1, -1, -1):
         if row in needed:
             needed.update(levels[row].children)
-    kept = sorted(needed)
-    new: dict[int | None, int | None] = {None: None} | {row: place for place, row in enumerate(kept)}
-    return tuple(
-        replace(level, reference=new[level.reference], linear=new[level.linear], quadratic=new[level.quadratic])
-        for level in (levels[row] for row in kept)
-    )
+    kept = {row: place for place, row in enumerate(sorted(needed))}
+    return tuple(renumbered(levels[row], kept.__getitem__) for row in kept)
 
 
 def require_depth(problem: Problem, steps: float, most: int) -> None:
