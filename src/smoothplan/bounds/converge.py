@@ -164,18 +164,14 @@ def _extreme(graph: Graph, rules: Rules, bounds: Side, state: int, stage: int, a
             chance *= reach / (pole - room[1, place])
         bounds.worst_case[outcome] = chance
         seen += chance
-    if seen > 1.0 or pair.seen == rules.bound:
-        for place in range(pair.seen):
-            bounds.worst_case[pair.start + place] /= seen
-        seen = 1.0
-    for place in range(pair.seen):
-        outcome = pair.start + place
-        successor, chance = graph.successors[outcome], bounds.worst_case[outcome]
+    total = seen if seen > 1.0 or pair.seen == rules.bound else 1.0
+    for outcome in range(pair.start, pair.start + pair.seen):
+        successor, chance = graph.successors[outcome], bounds.worst_case[outcome] / total
         if by_outcome:
             own += chance * side * graph.rewards[outcome]
         if successor == ENDED:
             own -= chance * discount * base
-            bounds.worst_case[outcome] = 0.0
+        bounds.worst_case[outcome] = 0.0 if successor == ENDED else chance
     if seen < 1.0 and unseen > -np.inf:
         own += (1.0 - seen) * unseen
     bounds.q[entry] = reward + bound + constant

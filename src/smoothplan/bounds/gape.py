@@ -97,12 +97,9 @@ class OTGapE:
         required_key(self.key)
 
     def start(self, root: Root, explorer: Explorer | None = None) -> "SearchRun":
-        """A search that knows nothing but the root; or one that goes on with a graph.
+        """A search that knows nothing but the root; or one that goes on with the graph of an explorer.
 
-        Args:
-            root: the state, and the limits of the run.
-            explorer: owns the graph to go on with, such as that of a `SharedReference` of the same model, backup and δ.
-                Its rules take the place of the planner's own.
+        That may be the one of a `SharedReference` of the same model, backup and δ. Its rules replace the planner's own.
         """
         curvature.require_rewards(root.model, "a search by bounds")
         model, state, horizon, tail, discount = root.model, root.state, self.horizon, self.tail, root.model.discount

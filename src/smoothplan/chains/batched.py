@@ -27,22 +27,23 @@ from smoothplan.base.streams import CALLS, Stream, generator, generator_words
 from smoothplan.chains.grid import Grid, GridReference, interpolate
 from smoothplan.chains.reference import QFunction, Reference, values_of
 from smoothplan.chains.table import TableChains
-from smoothplan.models.model import Call, GenerativeModel, Oracle, SimulatorError, States, horizon_of, too_long
+from smoothplan.models.model import (
+    Call,
+    GenerativeModel,
+    Oracle,
+    SimulatorError,
+    States,
+    horizon_of,
+    too_long,
+    total_weight,
+)
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, Step
 from smoothplan.run.chunks import Sums, added, categorical, pieces, repeated
 from smoothplan.run.records import Root, refuse_compiled
 from smoothplan.theory.backups import Backup, depends_on_state, is_mixture, required_mixture, restricted
 from smoothplan.theory.curvature import Problem
-from smoothplan.theory.softmaxes import (
-    Softmaxes,
-    choose,
-    choose_pairs,
-    draw_stops,
-    fill_choices,
-    paired_sums,
-    stop_weight,
-)
+from smoothplan.theory.softmaxes import Softmaxes, choose, choose_pairs, draw_stops, fill_choices, paired_sums
 
 LIMIT = 1 << 13
 """Chains that advance together: enough to hide Python's overhead, small enough for the processor's cache."""
@@ -53,22 +54,15 @@ class BatchedChains:
     """Samples around one reference for any model, with references of many states at a time. Nothing is kept.
 
     Horizons are 1 at least. At most `LIMIT` chains advance together, so that memory grows neither with the horizon nor
-    with the count.
-
-    Args:
-        model: the simulator; calls go through the oracle.
-        backup: F.
-        reference: Q̂, a function of states [n, ...] to [n, K]; or a `Grid`, and chains advance in compiled code. The
-            model is then a `JitModel` whose states are vectors of float64, and F does not depend on states.
-        tail: stands for the value behind the horizon.
-        gap: the most that an action of Q̂ may be below the best; one that is further below is raised.
+    with the count. If the reference is a `Grid`, chains advance in compiled code. The model is then a `JitModel` whose
+    states are vectors of float64, and F does not depend on states.
     """
 
     model: GenerativeModel
     backup: Backup
     reference: QFunction | Grid
-    tail: float = 0.0
-    gap: float = math.inf
+    tail: float = 0.0  # stands for the value behind the horizon
+    gap: float = math.inf  # the most that an action of Q̂ may be below the best; one that is further below is raised
 
     @property
     def compiled(self) -> bool:
@@ -93,7 +87,7 @@ class BatchedChains:
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> Sums:
         """Corrections of second order from a state."""
         discount = self.model.discount
-        scale = stop_weight(discount, horizon) / (4.0 * self._soft.temperature)
+        scale = total_weight(discount, horizon) / (4.0 * self._soft.temperature)
         sums, differing = np.zeros(3), 0
         for size in pieces(count, LIMIT):
             # Walks under the policy, each to a step drawn for it; those that end before are dropped.

@@ -291,8 +291,7 @@ class Sampling:
     def next(self, spent: int) -> list[Chunk[Sums]]:
         """The next chunks that the limit on calls allows: of the pilot, or once that is done of a round.
 
-        Args:
-            spent: simulator calls that the run has made besides those around this reference.
+        The run has spent so many simulator calls besides those around this reference.
         """
         limit, means = self.root.max_calls, self._means()
         left = math.inf if limit is None else limit - spent - self.calls
@@ -439,7 +438,8 @@ class ReferenceRun:
             room = max(planner.epsilon, (upper - lower) / 2.0)
             estimate = min(max(estimate, upper - room), lower + room)
         # By the difference of the two orders.
-        least = math.sqrt(8.0 * problem.temperature / problem.total_weight * max(order_2 - value.estimate, 0.0))
+        steps = total_weight(problem.discount, problem.horizon)
+        least = math.sqrt(8.0 * problem.temperature / steps * max(order_2 - value.estimate, 0.0))
         details = ReferenceDetails(
             reference=samples.claim,
             made=planner.reference is None,

@@ -40,12 +40,9 @@ def spend(
 ) -> None:
     """Works within a budget: with all of the calls at once, or until a time in portions that double.
 
-    Args:
-        work: makes at most the given number of simulator calls; it returns True if nothing is left to do.
-        made: the number of simulator calls made so far.
-        calls: simulator calls, at most. Either this or a time is given, or both.
-        until: a time on the clock of `working_time`. No portion starts that would end later, judged by the last one.
-        first: calls of the first portion: a slow simulator makes twenty in a second.
+    `work` makes at most the given number of simulator calls, and returns True if nothing is left to do; `made` tells
+    the number so far. Calls or a time are given, or both. The time is on the clock of `working_time`: no portion starts
+    that would end later, judged by the last one. The first is small: a slow simulator makes twenty calls in a second.
     """
     if until is None:
         assert calls is not None

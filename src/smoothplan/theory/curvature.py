@@ -321,8 +321,7 @@ def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
 
 def _gap_to_hard_max(model: GenerativeModel, backup: Backup) -> Interval:
     """The same interval for the legal actions of a model."""
-    low, high = gap_to_hard_max(restricted(backup, model), model.actions)
-    return low, high if getattr(model, "legal", None) is None else at_zero_range(backup, model)[1]
+    return gap_to_hard_max(restricted(backup, model), model.actions)[0], at_zero_range(backup, model)[1]
 
 
 def smoothing_for_bias(
@@ -403,11 +402,6 @@ class Problem:
         low, high = (summed(reward + zero, self.discount, steps) for reward, zero in ends)
         least, most = self.values  # with 0 between them, as below
         return replace(self, values=(max(least, min(low, 0.0)), min(most, max(high, 0.0))), horizon=steps)
-
-    @property
-    def total_weight(self) -> float:
-        """Σ γ^t over the steps of an episode, 1/(1−γ) without a horizon."""
-        return total_weight(self.discount, self.horizon)
 
     @property
     def middle(self) -> float:

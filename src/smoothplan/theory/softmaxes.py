@@ -334,14 +334,6 @@ def draw_stops(count: int, discount: float, horizon: int, stream: Stream) -> Int
     return stops
 
 
-@compiled
-def stop_weight(discount: float, horizon: int) -> float:
-    """Σ_{t<H} γ^t, the weight of a sample at one drawn step."""
-    if discount in (0.0, 1.0):
-        return float(horizon) if discount == 1.0 else 1.0
-    return math.expm1(horizon * math.log(discount)) / (discount - 1.0)
-
-
 @partial(compiled, merged=True)
 def paired(total: float, squares: float, pairs: int) -> tuple[float, float]:
     """From Σx and Σx² of n differences: the U-statistic for (E x)², and the sample variance."""
