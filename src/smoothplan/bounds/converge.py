@@ -77,7 +77,6 @@ def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Flo
     actions, discount = rules.actions, rules.discount
     scale = max(abs(rules.span_low[0]), abs(rules.span_high[0]))
     enough = tolerance / rules.reach
-    surplus = 0.0
     steps = 60  # improvements at most: a bound holds after any number, and policy iteration needs few
     for step in range(steps):
         surplus = change = 0.0
@@ -246,20 +245,12 @@ def _follow(graph: Graph, rules: Rules, bounds: Side, enough: float, frames: Flo
 
 @compiled
 def flow(
-    graph: Graph,
-    rules: Rules,
-    order: Ints,
-    policy: Floats,
-    action: int,
-    anchor: int,
-    waiting: Floats,
-    result: Floats,
+    graph: Graph, rules: Rules, bounds: Side, policy: Floats, action: int, waiting: Floats, result: Floats
 ) -> None:
     """The discounted numbers of visits of pairs, [n·H·K]: an action at the root, then a policy, in the empirical model.
 
-    Visits end at the anchor, the number of a state or −1 for none. They are accurate to about a hundredth. `policy` has
-    probabilities of actions, [n·H·K]; waiting [n·H] and result [n·H·K] are overwritten. `order` is that of a sweep
-    backwards, see `Side`.
+    Visits end at the anchor of bounds, and follow their order. They are accurate to about a hundredth. `policy` has
+    probabilities of actions, [n·H·K]; waiting [n·H] and result [n·H·K] are overwritten.
     """
     waiting[:] = 0.0
     result[:] = 0.0
@@ -275,13 +266,13 @@ def flow(
         moved = 0.0
         for stage in range(stages):
             later = stage if rules.endless else stage + 1
-            for state in order[::-1]:
+            for state in bounds.order[::-1]:
                 node = state * stages + stage
                 weight = waiting[node]
                 if weight == 0.0:
                     continue
                 waiting[node] = 0.0
-                if state == anchor:
+                if state == bounds.anchor:
                     continue
                 moved += weight
                 for choice in range(actions):

@@ -114,10 +114,8 @@ class OTGapE:
             if self.epsilon == 0.0:
                 raise ValueError("epsilon must be greater than 0 unless max_calls or max_seconds is given, got 0")
             curvature.require_resolvable(self.epsilon, curvature.value_interval(root.model, self.backup))
-            beyond = 0.0
-            if horizon is not None:
-                beyond = discount**horizon * float(np.ptp(spans(model, self.backup, horizon, tail, discount)[-1]))
-            if beyond >= self.epsilon:
+            last = (0.0, 0.0) if horizon is None else spans(model, self.backup, horizon, tail, discount)[-1]
+            if (beyond := discount ** (horizon or 0) * float(np.ptp(last))) >= self.epsilon:
                 raise ValueError(
                     f"horizon must be longer unless max_calls or max_seconds is given, got {horizon}: values "
                     f"beyond it may differ by {beyond:.2g}, and epsilon={self.epsilon:g} may never be reached"
@@ -136,8 +134,7 @@ class OTGapE:
                 f"explorer must be of the root's own model and of delta={self.delta:g}, got one of a {known} and of "
                 f"delta={delta:g}"
             )
-        elif horizon is not None and explorer.rules.stages - explorer.rules.first != horizon:
-            steps = explorer.rules.stages - explorer.rules.first
+        elif horizon is not None and (steps := explorer.rules.stages - explorer.rules.first) != horizon:
             raise ValueError(f"explorer must be of a root with {horizon} steps left, got one with {steps}")
         return SearchRun(explorer, root, self.epsilon, self.delta)
 

@@ -111,9 +111,8 @@ KEPT = (
 class Rounds:
     """Decides between walks and rounds, and chooses the samples of a round.
 
-    Args:
-        explorer: owns the graph. There are no rounds if counts are stage-wise, if samples are those of trajectories, or
-            if the backup is no mixture of softmaxes.
+    There are no rounds if counts are stage-wise, if samples are those of trajectories, or if the backup is no mixture
+    of softmaxes.
 
     Attributes:
         anchor: the number of the state that relative bounds refer to.
@@ -310,9 +309,8 @@ class Rounds:
             nodes = np.repeat(np.asarray(self._explorer.states), rules.stages, axis=0)
             states = np.concatenate(2 * [nodes[: len(waiting)]])
         policies = backup.policy(np.concatenate([upper, likely]).reshape(-1, actions), states)
-        order, anchor = bracket.upper.order, bracket.upper.anchor
         for row, (policy, first) in enumerate(zip(policies.reshape(2, -1), (challenger, best), strict=True)):
-            flow(graph, rules, order, np.ascontiguousarray(policy), first, anchor, waiting, result[row])
+            flow(graph, rules, bracket.upper, np.ascontiguousarray(policy), first, waiting, result[row])
         return result
 
     # Checkpoints

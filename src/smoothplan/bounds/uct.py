@@ -231,13 +231,9 @@ def proceed(
 ) -> int:
     """Goes on with a tree search until it is `PAUSED`, is `FULL`, or waits for a `SAMPLE` of `loop.action`.
 
-    Args:
-        tree, rules, stream: the nodes, the constants, and the stream of the oracle.
-        tables: the table to sample from; if it is empty, `SAMPLE` is returned.
-        loop: [1] of `TREE_STATE`, the request, the state of the search, and the outcome of a sample that was asked for.
-        path, rewards: [D, 2] and [D], the nodes, the actions and the rewards of the round.
-        legal: the legal actions of each state of the table, [S, K]; of the root and of the present state of a
-            simulator, [2, K].
+    If the tables are empty, `SAMPLE` is returned. `loop` [1] is the request, the state of the search, and the outcome
+    of a sample that was asked for; `path` [D, 2] and `rewards` [D] are the round's. `legal` has the legal actions of
+    each state of the table, [S, K], or those of the root and of the present state of a simulator, [2, K].
     """
     now = loop[0]
     node, depth, rolled = now.node, now.depth, now.rolled
@@ -364,8 +360,8 @@ class UCTRun:
                 return
             else:
                 action, depth, rolled = now.item()[:3]
-                states, (reward,), (end,) = self.oracle.sample(states if depth else self._root, np.array([action]))
-                now["reward"], now["end"], steps = reward, end, max(depth, rolled) + 1
+                states, now["reward"], end = self._step(states if depth else self._root, action)
+                now["end"], steps = end, max(depth, rolled) + 1
                 if not end and steps == horizon_of(self.oracle.model):
                     raise too_long(self.oracle.model, steps, states[0])
                 if not end:
@@ -377,6 +373,11 @@ class UCTRun:
         """Notes the legal actions of a simulator's state [1, ...], the root in row 0 and the present one in row 1."""
         if len(self._tables.outcomes) == 0 and (legal := legal_actions(self.oracle.model, states)) is not None:
             self._legal[row] = legal[0]
+
+    def _step(self, states: States, action: int) -> tuple[States, float, bool]:
+        """One simulator call, at states [1, ...]."""
+        states, (reward,), (end,) = self.oracle.sample(states, np.array([action]))
+        return states, float(reward), bool(end)
 
     def result(self) -> Snapshot:
         """The recommended action, of those that were tried, and its mean return, clipped to the declared interval.

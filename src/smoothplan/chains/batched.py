@@ -132,10 +132,14 @@ class BatchedChains:
                 going_on, states = going_on[~there], states[~there]
             if len(going_on) == 0:
                 break
-            if step > 0 or actions is None:
-                chosen, advantages = self._choose(states, oracle)
-            else:
+            if step == 0 and actions is not None:
                 chosen, advantages = actions, np.zeros(len(actions))
+            elif is_mixture(self.backup):
+                chosen, advantages = choose(self._references(states), self._softmaxes(states), oracle.stream)
+            else:
+                q = self._references(states)
+                chosen = categorical(self.backup.policy(q, states).T, len(states), oracle.rng)
+                advantages = self.backup.value(q, states) - q[np.arange(len(states)), chosen]
             states, rewards, terminals = oracle.sample(states, chosen)
             results[going_on] += scale * (rewards + advantages)
             scale *= self.model.discount
@@ -182,14 +186,6 @@ class BatchedChains:
                 f"terminates={model.terminates} ({place})",
                 call,
             ) from error
-
-    def _choose(self, states: States, oracle: Oracle) -> tuple[Ints, Floats]:
-        """Actions A ~ ∇F(Q̂) and their advantages F(Q̂) − Q̂(A), [n] each, at states [n, ...]."""
-        q = self._references(states)
-        if is_mixture(self.backup):
-            return choose(q, self._softmaxes(states), oracle.stream)
-        actions = categorical(self.backup.policy(q, states).T, len(states), oracle.rng)
-        return actions, self.backup.value(q, states) - q[np.arange(len(states)), actions]
 
     @cached_property
     def _soft(self) -> Softmaxes:

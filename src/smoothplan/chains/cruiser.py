@@ -312,11 +312,8 @@ class Sampling:
                 count = count if left == math.inf else min(count, int(left) // each)
                 for start in range(0, count, size):
                     samples = min(size, count - start)
-                    asked: tuple[int, ...] = (samples, self.pairs, self.horizon)
-                    if part != "corrections":
-                        asked = (samples, self.horizon)
-                        if part == "returns":
-                            asked = self._legal[action], *asked
+                    first = [self._legal[action]] if part == "returns" else []
+                    asked = *first, samples, *([self.pairs] if part == "corrections" else []), self.horizon
                     self._next_chunk += 1
                     chunks.append(Chunk(self._next_chunk, draw, asked, samples, action, part))
                 left -= max(count, 0) * each

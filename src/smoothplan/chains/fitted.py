@@ -12,7 +12,7 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.hinges import Features, Hinges, in_one_thread
-from smoothplan.chains.reference import reason, same_kind, values_of
+from smoothplan.chains.reference import reason, values_of
 from smoothplan.chains.returns import affordable, tournament
 from smoothplan.chains.walkers import Span, WalkedReference
 from smoothplan.models.model import (
@@ -264,9 +264,8 @@ class FittedReference(WalkedReference):
 
     @in_one_thread
     def _q(self, fit: Fit | None, states: States) -> Floats:
-        points = self._points(states)
+        points, middle = self._points(states), sum(self._span) / 2.0
         if fit is None:
-            middle = sum(self._span) / 2.0
             return np.full((len(points), self._model.actions), middle if np.isfinite(middle) else 0.0)
         return _predicted(fit.function, points, fit.solution)
 
@@ -280,7 +279,7 @@ class FittedReference(WalkedReference):
         if state is None:
             self._walkers.start = self._root
         else:
-            self._walkers.restart(same_kind(state, self._root))
+            self._walkers.restart(state)
         least = self._model.actions
         if self.states == 0:
             self._scout(calls)

@@ -60,12 +60,7 @@ def spend(
 
 
 class ReferenceMaker:
-    """A reference that is given, or made from the simulator, and the count of its calls.
-
-    Attributes:
-        reference: Q̂; None until one is made.
-        oracle: makes the simulator calls of a reference that is made.
-    """
+    """A reference that is given, or else made from the simulator by an oracle, and the count of its calls."""
 
     def __init__(self, model: GenerativeModel, backup: Backup, reference: Reference | None = None, seed: int = 0):
         self._model, self._backup, self.reference = model, backup, reference

@@ -127,10 +127,7 @@ class SharedReference:
         return int(self.explorer.graph.totals[0]["states"])
 
     def improve(self, calls: int, state: Any = None) -> None:
-        """Makes that many more simulator calls, on walks from a state, by default the root.
-
-        It makes fewer if all that can be learnt for certain is known.
-        """
+        """Makes that many more simulator calls, from a state or the root on; fewer if all is known for certain."""
         until, start = self.calls + arguments.whole("calls", calls), self.explorer.rules.first
         if state is not None:
             states, stages = self._split(self._known(np.asarray(state)[None], may_end=False))

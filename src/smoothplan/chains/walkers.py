@@ -7,7 +7,7 @@ import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.chains.reference import as_points, numeric_start
+from smoothplan.chains.reference import as_points, start_of
 from smoothplan.models.model import (
     GenerativeModel,
     Oracle,
@@ -29,9 +29,11 @@ class WalkedReference:
     """A reference that is fitted to what walks visit: states are numbers, and all calls go through its oracle."""
 
     def __init__(self, model: GenerativeModel, root: Any, seed: int, oracle: Oracle | None, most: int) -> None:
-        self._model, self._root = model, numeric_start(model, root)
-        self._oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
-        self._walkers = Walkers(self._oracle, self._root, most)
+        start = self._root = start_of(model, root)
+        if start.dtype.kind not in "iuf" or start.size == 0:
+            raise ValueError(f"a fit needs states of numbers, got dtype {start.dtype} and shape {start.shape}")
+        self._model, self._oracle = model, Oracle(model, seed, role="reference") if oracle is None else oracle
+        self._walkers = Walkers(self._oracle, start, most)
 
     @property
     def calls(self) -> int:
@@ -67,8 +69,11 @@ class Walkers:
             seldom = 1.0 / total_weight(oracle.model.discount, self._horizon)
         self._restarts = np.geomspace(seldom / 3.0, 0.1, 8)[5 * np.arange(most) % 8]
 
-    def restart(self, start: States) -> None:
-        """Starts all walks at a state."""
+    def restart(self, state: Any) -> None:
+        """Starts all walks at a state of the shape and kind of the root."""
+        start, (shape, dtype) = np.asarray(state), (self.states.shape[1:], self.states.dtype)
+        if start.shape != shape or not np.can_cast(start.dtype, dtype, "same_kind"):
+            raise ValueError(f"state must have shape {shape} and dtype {dtype}, as the root has, got {state!r}")
         self.start, self.states[:], self._ages[:], self._earned[:] = start, start, 0, 0.0
 
     def chosen(self, count: int, q: Callable[[States], Floats] | None) -> Ints:

@@ -232,13 +232,8 @@ def _with_room(rows: NDArray[Any], count: int) -> NDArray[Any]:
 class Explorer:
     """A graph that grows.
 
-    Args:
-        rules: the constants of the search.
-        oracle: the simulator.
-        backup: F; its prior may depend on the state, and is restricted to legal actions.
-        root: the state to plan at.
-        table: the simulator as a table, which compiled code draws from; None to call it through the oracle.
-        key: identifies a state of a simulator that is called, by default by all its bytes.
+    Compiled code draws from the table, if there is one. Otherwise the oracle calls the simulator, whose states a key
+    identifies, by default all their bytes. The backup is restricted to legal actions.
 
     Attributes:
         graph: the discovered states. The key of a state is its number in the table, or that of its discovery.

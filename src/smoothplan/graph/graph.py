@@ -318,34 +318,31 @@ def backwards(graph: Graph, rules: Rules) -> tuple[Ints, int]:
     """
     states, actions = graph.totals[0].states, rules.actions
     waiting, depths = np.zeros(states, dtype=np.int64), np.zeros(states, dtype=np.int64)
-    starts = np.zeros(states + 1, dtype=np.int64)  # of the predecessors of each state
-    for entry in range(states * actions):
+    # The outcomes that lead to a state are a linked list.
+    first, following = np.full(states, -1), np.empty(len(graph.successors), dtype=np.int64)
+    owners = np.empty(len(graph.successors), dtype=np.int64)
+    for entry in range(states * actions - 1, -1, -1):
         pair = graph.pairs[entry]
-        for outcome in range(pair.start, pair.start + pair.seen):
-            if graph.successors[outcome] >= 0:
-                starts[graph.successors[outcome] + 1] += 1
-                waiting[entry // actions] += 1
-    starts[:] = np.cumsum(starts)
-    before, filled = np.empty(starts[states], dtype=np.int64), starts[:states].copy()
-    for entry in range(states * actions):
-        pair = graph.pairs[entry]
-        for outcome in range(pair.start, pair.start + pair.seen):
+        for outcome in range(pair.start + pair.seen - 1, pair.start - 1, -1):
             successor = graph.successors[outcome]
             if successor >= 0:
-                before[filled[successor]] = entry // actions
-                filled[successor] += 1
+                following[outcome], first[successor] = first[successor], outcome
+                owners[outcome] = entry // actions
+                waiting[entry // actions] += 1
     order, count, place = np.empty(states, dtype=np.int64), 0, 0
     for state in range(states - 1, -1, -1):
         if waiting[state] == 0:
             order[count] = state
             count += 1
     while place < count:
-        state = order[place]
+        state, outcome = order[place], first[order[place]]
         place += 1
-        for i in range(starts[state], starts[state + 1]):
-            depths[before[i]] = max(depths[before[i]], depths[state] + 1)
-            waiting[before[i]] -= 1
-            if waiting[before[i]] == 0:
-                order[count] = before[i]
+        while outcome >= 0:
+            owner = owners[outcome]
+            depths[owner] = max(depths[owner], depths[state] + 1)
+            waiting[owner] -= 1
+            if waiting[owner] == 0:
+                order[count] = owner
                 count += 1
+            outcome = following[outcome]
     return order[:count], depths.max()

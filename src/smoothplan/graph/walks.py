@@ -303,13 +303,9 @@ def proceed(
 ) -> int:
     """Goes on with a search until one of the verdicts above, or until an outcome cannot be recorded.
 
-    Args:
-        graph, rules, work: of the explorer.
-        loop: [1] of `LOOP_STATE`, the request and the state of the search.
-        tables: the table to sample from; if it is empty, `SAMPLE` asks the caller for `loop.count` outcomes of the
-            action `loop.sampled` at the state `loop.state`.
-        q: the estimates that a survey follows, [n, K], of the first n discovered states; None for a search.
-        keys, rewards: the outcomes that were asked for, [count]; keys are negative at the end of an episode.
+    `loop` [1] is the request and the state of the search. If the tables are empty, `SAMPLE` asks the caller for
+    `loop.count` outcomes of the action `loop.sampled` at the state `loop.state`: their keys, negative at the end of an
+    episode, and rewards. A survey follows the estimates q [n, K] of the first n discovered states; a search has none.
     """
     now = loop[0]
     simulated = len(tables.outcomes) == 0

@@ -266,10 +266,7 @@ def forecast(planner: Planner, model: GenerativeModel) -> Forecast:
 
 
 class ScheduleRun:
-    """A run of a schedule: its samples at the root, by an engine, and the interval that they prove.
-
-    The schedule is coarser than the requested ε asks for, if a limit on calls demands it.
-    """
+    """A run of a schedule, which is coarser than ε asks for if a limit on calls demands it: samples and their proof."""
 
     def __init__(self, schedule: Schedule, backup: Backup, root: Root, engine: Any, epsilon: float) -> None:
         self.schedule, self.engine = schedule, engine

@@ -43,9 +43,8 @@ def cumulant_bounds(temperature: float) -> tuple[float, ...]:
 def exponentials(q: Floats, shifts: Floats, temperature: float) -> tuple[Floats, Floats, Floats]:
     """The softmaxes of q [..., K] less shifts [K, J], column by column, in the log domain.
 
-    Returns:
-        Odds exp((q_i − shift_ij − top_j)/η) with top_j = max_i (q_i − shift_ij), [..., K, J]; their sums over i,
-        [..., 1, J]; and the soft maxima η log Σ_i exp((q_i − shift_ij)/η), [..., J].
+    Returns odds exp((q_i − shift_ij − top_j)/η) with top_j = max_i (q_i − shift_ij), [..., K, J]; their sums over i,
+    [..., 1, J]; and the soft maxima η log Σ_i exp((q_i − shift_ij)/η), [..., J].
     """
     scores = q[..., :, None] - shifts
     top = scores.max(axis=-2, keepdims=True)
