@@ -77,30 +77,24 @@ def converge(graph: Graph, rules: Rules, bounds: Side, frames: Floats, room: Flo
     actions, discount = rules.actions, rules.discount
     scale = max(abs(rules.span_low[0]), abs(rules.span_high[0]))
     enough = tolerance / rules.reach
-    surplus = 0.0
-    if rules.horizon > 0:
+    steps = 60  # improvements at most: a bound holds after any number, and policy iteration needs few
+    for step in range(steps):
+        surplus = change = 0.0
         for stage in range(rules.stages - 1, -1, -1):
-            top = _top(rules, bounds, stage)
             for state in bounds.order:
+                node = state * rules.stages + stage
                 for action in range(actions):
                     _extreme(graph, rules, bounds, state, stage, action, room)
-                node = state * rules.stages + stage
-                bounds.values[node] = min(_value(graph, rules, bounds, state, stage, frames), top)
-    else:
-        top = _top(rules, bounds, 0)
-        steps = 60  # improvements at most: a bound holds after any number, and policy iteration needs few
-        for step in range(steps):
-            surplus = change = 0.0
-            for state in range(len(bounds.values)):
-                for action in range(actions):
-                    _extreme(graph, rules, bounds, state, 0, action, room)
-                if state != bounds.anchor:
-                    value = min(_value(graph, rules, bounds, state, 0, frames), top)
-                    change = max(change, abs(value - bounds.values[state]))
-                    surplus = max(surplus, value - bounds.values[state])
-            if change <= enough or step == steps - 1:
-                break
-            _follow(graph, rules, bounds, top, enough / 10.0, frames)
+                if node == bounds.anchor:
+                    continue
+                value = min(_value(graph, rules, bounds, state, stage, frames), _top(rules, bounds, stage))
+                if rules.horizon > 0:  # one sweep is exact
+                    bounds.values[node] = value
+                change = max(change, abs(value - bounds.values[node]))
+                surplus = max(surplus, value - bounds.values[node])
+        if change <= enough or step == steps - 1:
+            break
+        _follow(graph, rules, bounds, enough / 10.0, frames)
     # Rounding changes a step by less than 1e-13 of the largest value, and later steps add up these errors.
     surplus = (surplus + 1e-13 * scale) * rules.reach
     for node in range(len(bounds.values)):
@@ -169,18 +163,14 @@ def _extreme(graph: Graph, rules: Rules, bounds: Side, state: int, stage: int, a
             chance *= reach / (pole - room[1, place])
         bounds.worst_case[outcome] = chance
         seen += chance
-    if seen > 1.0 or pair.seen == rules.bound:
-        for place in range(pair.seen):
-            bounds.worst_case[pair.start + place] /= seen
-        seen = 1.0
-    for place in range(pair.seen):
-        outcome = pair.start + place
-        successor, chance = graph.successors[outcome], bounds.worst_case[outcome]
+    total = seen if seen > 1.0 or pair.seen == rules.bound else 1.0
+    for outcome in range(pair.start, pair.start + pair.seen):
+        successor, chance = graph.successors[outcome], bounds.worst_case[outcome] / total
         if by_outcome:
             own += chance * side * graph.rewards[outcome]
         if successor == ENDED:
             own -= chance * discount * base
-            bounds.worst_case[outcome] = 0.0
+        bounds.worst_case[outcome] = 0.0 if successor == ENDED else chance
     if seen < 1.0 and unseen > -np.inf:
         own += (1.0 - seen) * unseen
     bounds.q[entry] = reward + bound + constant
@@ -209,13 +199,13 @@ def _value(graph: Graph, rules: Rules, bounds: Side, state: int, stage: int, fra
 
 
 @partial(compiled, inner=True)
-def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float, frames: Floats) -> None:
+def _follow(graph: Graph, rules: Rules, bounds: Side, enough: float, frames: Floats) -> None:
     """Sweeps over the values with fixed probabilities, the latest discoveries first, until they settle.
 
     Changes soon shrink by the same factor with each sweep, which is close to 1. Once that factor varies by less than a
     tenth of its distance from 1, all changes to come are added up at once. 5,000 sweeps bound the time.
     """
-    actions = rules.actions
+    actions, top = rules.actions, _top(rules, bounds, 0)
     greedy = rules.soft.temperature == 0.0
     bounds.moves[:] = 0.0
     factor = 0.0
@@ -255,20 +245,12 @@ def _follow(graph: Graph, rules: Rules, bounds: Side, top: float, enough: float,
 
 @compiled
 def flow(
-    graph: Graph,
-    rules: Rules,
-    order: Ints,
-    policy: Floats,
-    action: int,
-    anchor: int,
-    waiting: Floats,
-    result: Floats,
+    graph: Graph, rules: Rules, bounds: Side, policy: Floats, action: int, waiting: Floats, result: Floats
 ) -> None:
     """The discounted numbers of visits of pairs, [n·H·K]: an action at the root, then a policy, in the empirical model.
 
-    Visits end at the anchor, the number of a state or −1 for none. They are accurate to about a hundredth. `policy` has
-    probabilities of actions, [n·H·K]; waiting [n·H] and result [n·H·K] are overwritten. `order` is that of a sweep
-    backwards, see `Side`.
+    Visits end at the anchor of bounds, and follow their order. They are accurate to about a hundredth. `policy` has
+    probabilities of actions, [n·H·K]; waiting [n·H] and result [n·H·K] are overwritten.
     """
     waiting[:] = 0.0
     result[:] = 0.0
@@ -284,13 +266,13 @@ def flow(
         moved = 0.0
         for stage in range(stages):
             later = stage if rules.endless else stage + 1
-            for state in order[::-1]:
+            for state in bounds.order[::-1]:
                 node = state * stages + stage
                 weight = waiting[node]
                 if weight == 0.0:
                     continue
                 waiting[node] = 0.0
-                if state == anchor:
+                if state == bounds.anchor:
                     continue
                 moved += weight
                 for choice in range(actions):

@@ -18,7 +18,6 @@ import numpy as np
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.base.streams import CALLS
 from smoothplan.bounds.rounds import BestAction, Rounds, best_action, root_intervals
 from smoothplan.graph.explorer import Draw, Explorer, Key, PairSampler, pooled, required_key, searched_table
 from smoothplan.graph.graph import ENDED, Graph, Rules, rules_of, spans, successor_bound
@@ -98,12 +97,9 @@ class OTGapE:
         required_key(self.key)
 
     def start(self, root: Root, explorer: Explorer | None = None) -> "SearchRun":
-        """A search that knows nothing but the root; or one that goes on with a graph.
+        """A search that knows nothing but the root; or one that goes on with the graph of an explorer.
 
-        Args:
-            root: the state, and the limits of the run.
-            explorer: owns the graph to go on with, such as that of a `SharedReference` of the same model, backup and δ.
-                Its rules take the place of the planner's own.
+        That may be the one of a `SharedReference` of the same model, backup and δ. Its rules replace the planner's own.
         """
         curvature.require_rewards(root.model, "a search by bounds")
         model, state, horizon, tail, discount = root.model, root.state, self.horizon, self.tail, root.model.discount
@@ -118,10 +114,8 @@ class OTGapE:
             if self.epsilon == 0.0:
                 raise ValueError("epsilon must be greater than 0 unless max_calls or max_seconds is given, got 0")
             curvature.require_resolvable(self.epsilon, curvature.value_interval(root.model, self.backup))
-            beyond = 0.0
-            if horizon is not None:
-                beyond = discount**horizon * float(np.ptp(spans(model, self.backup, horizon, tail, discount)[-1]))
-            if beyond >= self.epsilon:
+            last = (0.0, 0.0) if horizon is None else spans(model, self.backup, horizon, tail, discount)[-1]
+            if (beyond := discount ** (horizon or 0) * float(np.ptp(last))) >= self.epsilon:
                 raise ValueError(
                     f"horizon must be longer unless max_calls or max_seconds is given, got {horizon}: values "
                     f"beyond it may differ by {beyond:.2g}, and epsilon={self.epsilon:g} may never be reached"
@@ -140,8 +134,7 @@ class OTGapE:
                 f"explorer must be of the root's own model and of delta={self.delta:g}, got one of a {known} and of "
                 f"delta={delta:g}"
             )
-        elif horizon is not None and explorer.rules.stages - explorer.rules.first != horizon:
-            steps = explorer.rules.stages - explorer.rules.first
+        elif horizon is not None and (steps := explorer.rules.stages - explorer.rules.first) != horizon:
             raise ValueError(f"explorer must be of a root with {horizon} steps left, got one with {steps}")
         return SearchRun(explorer, root, self.epsilon, self.delta)
 
@@ -168,10 +161,7 @@ class MDPGapE(OTGapE):
 class SearchRun:
     """A search for an action that is ε-optimal with probability 1 − δ. Its proofs hold whenever it stops.
 
-    Args:
-        explorer: owns the graph, which may have been explored before.
-        root: the limits of the run.
-        epsilon, delta: ε and δ; δ is that of the explorer's rules.
+    The explorer's graph may have been explored before. δ is that of its rules.
     """
 
     def __init__(self, explorer: Explorer, root: Root, epsilon: float, delta: float) -> None:
@@ -256,7 +246,7 @@ class SearchRun:
     @property
     def calls(self) -> int:
         """Simulator calls made."""
-        return int(self.explorer.oracle.stream[CALLS])
+        return self.explorer.oracle.calls
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -364,13 +354,8 @@ class Explored:
     def _reached(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """The states that successors lead to, the nearest to the root first, and the pairs that were sampled there."""
         rules, names = self.rules, self.state_names or ()
-        states, pairs, known, latest, depth = (
-            list[dict[str, Any]](),
-            list[dict[str, Any]](),
-            {(0, rules.first)},
-            [(0, rules.first)],
-            0,
-        )
+        states, pairs = list[dict[str, Any]](), list[dict[str, Any]]()
+        known, latest, depth = {(0, rules.first)}, [(0, rules.first)], 0
         while latest:
             found = set[tuple[int, int]]()
             for number, stage in latest:

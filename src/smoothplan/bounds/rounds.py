@@ -20,7 +20,6 @@ import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.base.streams import CALLS
 from smoothplan.bounds.converge import Side, converge, flow, new_side
 from smoothplan.graph.explorer import Explorer
 from smoothplan.graph.graph import Rules
@@ -112,9 +111,8 @@ KEPT = (
 class Rounds:
     """Decides between walks and rounds, and chooses the samples of a round.
 
-    Args:
-        explorer: owns the graph. There are no rounds if counts are stage-wise, if samples are those of trajectories, or
-            if the backup is no mixture of softmaxes.
+    There are no rounds if counts are stage-wise, if samples are those of trajectories, or if the backup is no mixture
+    of softmaxes.
 
     Attributes:
         anchor: the number of the state that relative bounds refer to.
@@ -166,7 +164,7 @@ class Rounds:
 
     def tighten(self, epsilon: float, threads: int = 1) -> list[Bracket]:
         """Converges all bounds and keeps their proof; returns those to allocate by, the best ones first."""
-        graph, calls = self._explorer.graph, int(self._explorer.oracle.stream[CALLS])
+        graph, calls = self._explorer.graph, self._explorer.oracle.calls
         absolute = self.sweep(epsilon, threads)
         gap = best_action(absolute.root[None]).gap
         if gap <= epsilon or self._explorer.rules.horizon:  # states that do not recur are no anchors
@@ -241,7 +239,7 @@ class Rounds:
 
     def counts(self, brackets: list[Bracket], gap: float, epsilon: float, most: int) -> Ints:
         """Samples of each pair in the next round, [n·K], at most `most` in all."""
-        graph, calls = self._explorer.graph, int(self._explorer.oracle.stream[CALLS])
+        graph, calls = self._explorer.graph, self._explorer.oracle.calls
         gains = []  # of samples of each pair, visits·ξ·bonus, and its ξ; [n·K] each
         for bracket in brackets:
             visits, (upper, lower, _) = self._averaged(bracket), bracket
@@ -311,9 +309,8 @@ class Rounds:
             nodes = np.repeat(np.asarray(self._explorer.states), rules.stages, axis=0)
             states = np.concatenate(2 * [nodes[: len(waiting)]])
         policies = backup.policy(np.concatenate([upper, likely]).reshape(-1, actions), states)
-        order, anchor = bracket.upper.order, bracket.upper.anchor
         for row, (policy, first) in enumerate(zip(policies.reshape(2, -1), (challenger, best), strict=True)):
-            flow(graph, rules, order, np.ascontiguousarray(policy), first, anchor, waiting, result[row])
+            flow(graph, rules, bracket.upper, np.ascontiguousarray(policy), first, waiting, result[row])
         return result
 
     # Checkpoints

@@ -103,10 +103,9 @@ class UCT:
         largest = max(map(abs, curvature.value_interval(model, self.backup)))
         if model.discount == 0.0 or model.discount * largest <= self.epsilon:
             return 1
-        depth = math.inf
+        depth: float = horizon_of(model) or math.inf
         if model.discount < 1.0:
-            depth = math.ceil((math.log(self.epsilon) - math.log(largest)) / math.log(model.discount))
-        depth = min(depth, horizon_of(model) or math.inf)
+            depth = min(depth, math.ceil((math.log(self.epsilon) - math.log(largest)) / math.log(model.discount)))
         if depth > MOST_DEPTH:
             raise ValueError(
                 f"epsilon must be larger, got {self.epsilon:g}: rewards beyond the largest depth, {MOST_DEPTH:,}, may "
@@ -193,20 +192,17 @@ def ucb_action(tree: Tree, rules: TreeRules, node: int, legal: NDArray[np.bool_]
         visits += tree.counts[node, action]
         untried += tree.counts[node, action] == 0 and legal[action]
     if untried > 0:
-        skipped = int(uniform(stream) * untried)
+        left = int(uniform(stream) * untried)
         for action in range(rules.actions):
-            if tree.counts[node, action] == 0 and legal[action]:
-                if skipped == 0:
-                    return action
-                skipped -= 1
+            left -= tree.counts[node, action] == 0 and legal[action]
+            if left < 0:
+                return action
     bonus = rules.exploration * (tree.most[node] - tree.least[node]) * math.sqrt(math.log(visits))
     best, highest = 0, -np.inf
     for action in range(rules.actions):
         count = tree.counts[node, action]
-        if not legal[action]:
-            continue
         bound = tree.means[node, action] + bonus / math.sqrt(count)
-        if bound > highest or (bound == highest and count < tree.counts[node, best]):
+        if legal[action] and (bound > highest or (bound == highest and count < tree.counts[node, best])):
             best, highest = action, bound
     return best
 
@@ -235,13 +231,9 @@ def proceed(
 ) -> int:
     """Goes on with a tree search until it is `PAUSED`, is `FULL`, or waits for a `SAMPLE` of `loop.action`.
 
-    Args:
-        tree, rules, stream: the nodes, the constants, and the stream of the oracle.
-        tables: the table to sample from; if it is empty, `SAMPLE` is returned.
-        loop: [1] of `TREE_STATE`, the request, the state of the search, and the outcome of a sample that was asked for.
-        path, rewards: [D, 2] and [D], the nodes, the actions and the rewards of the round.
-        legal: the legal actions of each state of the table, [S, K]; of the root and of the present state of a
-            simulator, [2, K].
+    If the tables are empty, `SAMPLE` is returned. `loop` [1] is the request, the state of the search, and the outcome
+    of a sample that was asked for; `path` [D, 2] and `rewards` [D] are the round's. `legal` has the legal actions of
+    each state of the table, [S, K], or those of the root and of the present state of a simulator, [2, K].
     """
     now = loop[0]
     node, depth, rolled = now.node, now.depth, now.rolled
@@ -369,8 +361,7 @@ class UCTRun:
             else:
                 action, depth, rolled = now.item()[:3]
                 states, now["reward"], end = self._step(states if depth else self._root, action)
-                now["end"] = end
-                steps = max(depth, rolled) + 1
+                now["end"], steps = end, max(depth, rolled) + 1
                 if not end and steps == horizon_of(self.oracle.model):
                     raise too_long(self.oracle.model, steps, states[0])
                 if not end:
@@ -385,8 +376,8 @@ class UCTRun:
 
     def _step(self, states: States, action: int) -> tuple[States, float, bool]:
         """One simulator call, at states [1, ...]."""
-        answer = self.oracle.sample(states, np.array([action]))
-        return answer.next_states, float(answer.rewards[0]), bool(answer.terminals[0])
+        states, (reward,), (end,) = self.oracle.sample(states, np.array([action]))
+        return states, float(reward), bool(end)
 
     def result(self) -> Snapshot:
         """The recommended action, of those that were tried, and its mean return, clipped to the declared interval.

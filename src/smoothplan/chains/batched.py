@@ -27,22 +27,23 @@ from smoothplan.base.streams import CALLS, Stream, generator, generator_words
 from smoothplan.chains.grid import Grid, GridReference, interpolate
 from smoothplan.chains.reference import QFunction, Reference, values_of
 from smoothplan.chains.table import TableChains
-from smoothplan.models.model import Call, GenerativeModel, Oracle, SimulatorError, States, horizon_of, too_long
+from smoothplan.models.model import (
+    Call,
+    GenerativeModel,
+    Oracle,
+    SimulatorError,
+    States,
+    horizon_of,
+    too_long,
+    total_weight,
+)
 from smoothplan.models.tabular import TabularModel
 from smoothplan.models.vector import JitModel, Step
 from smoothplan.run.chunks import Sums, added, categorical, pieces, repeated
 from smoothplan.run.records import Root, refuse_compiled
 from smoothplan.theory.backups import Backup, depends_on_state, is_mixture, required_mixture, restricted
 from smoothplan.theory.curvature import Problem
-from smoothplan.theory.softmaxes import (
-    Softmaxes,
-    choose,
-    choose_pairs,
-    draw_stops,
-    fill_choices,
-    paired_sums,
-    stop_weight,
-)
+from smoothplan.theory.softmaxes import Softmaxes, choose, choose_pairs, draw_stops, fill_choices, paired_sums
 
 LIMIT = 1 << 13
 """Chains that advance together: enough to hide Python's overhead, small enough for the processor's cache."""
@@ -53,22 +54,15 @@ class BatchedChains:
     """Samples around one reference for any model, with references of many states at a time. Nothing is kept.
 
     Horizons are 1 at least. At most `LIMIT` chains advance together, so that memory grows neither with the horizon nor
-    with the count.
-
-    Args:
-        model: the simulator; calls go through the oracle.
-        backup: F.
-        reference: Q̂, a function of states [n, ...] to [n, K]; or a `Grid`, and chains advance in compiled code. The
-            model is then a `JitModel` whose states are vectors of float64, and F does not depend on states.
-        tail: stands for the value behind the horizon.
-        gap: the most that an action of Q̂ may be below the best; one that is further below is raised.
+    with the count. If the reference is a `Grid`, chains advance in compiled code. The model is then a `JitModel` whose
+    states are vectors of float64, and F does not depend on states.
     """
 
     model: GenerativeModel
     backup: Backup
     reference: QFunction | Grid
-    tail: float = 0.0
-    gap: float = math.inf
+    tail: float = 0.0  # stands for the value behind the horizon
+    gap: float = math.inf  # the most that an action of Q̂ may be below the best; one that is further below is raised
 
     @property
     def compiled(self) -> bool:
@@ -93,7 +87,7 @@ class BatchedChains:
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> Sums:
         """Corrections of second order from a state."""
         discount = self.model.discount
-        scale = stop_weight(discount, horizon) / (4.0 * self._soft.temperature)
+        scale = total_weight(discount, horizon) / (4.0 * self._soft.temperature)
         sums, differing = np.zeros(3), 0
         for size in pieces(count, LIMIT):
             # Walks under the policy, each to a step drawn for it; those that end before are dropped.
@@ -124,15 +118,8 @@ class BatchedChains:
     ) -> tuple[Floats, States]:
         """Advances a chain of order 1 from each state [n, ...] to its end, to the horizon or to a step of its own.
 
-        Args:
-            oracle: makes the simulator calls.
-            states: the start of each chain.
-            horizon: steps.
-            actions: the first actions [n], if the chains are returns: they have no advantage.
-            stops: the step before which each chain stops [n], if any.
-
-        Returns:
-            The sums of the chains, [n], and the states of those that have stopped.
+        If the chains are returns, their first actions [n] are given: these have no advantage. Stops [n] are the steps
+        before which chains stop. Returns the sums of the chains, [n], and the states of those that have stopped.
         """
         if isinstance(self.reference, Grid):
             return self._compiled_advance(self.reference, oracle, states, horizon, actions, stops)
@@ -145,10 +132,14 @@ class BatchedChains:
                 going_on, states = going_on[~there], states[~there]
             if len(going_on) == 0:
                 break
-            if step > 0 or actions is None:
-                chosen, advantages = self._choose(states, oracle)
-            else:
+            if step == 0 and actions is not None:
                 chosen, advantages = actions, np.zeros(len(actions))
+            elif is_mixture(self.backup):
+                chosen, advantages = choose(self._references(states), self._softmaxes(states), oracle.stream)
+            else:
+                q = self._references(states)
+                chosen = categorical(self.backup.policy(q, states).T, len(states), oracle.rng)
+                advantages = self.backup.value(q, states) - q[np.arange(len(states)), chosen]
             states, rewards, terminals = oracle.sample(states, chosen)
             results[going_on] += scale * (rewards + advantages)
             scale *= self.model.discount
@@ -195,14 +186,6 @@ class BatchedChains:
                 f"terminates={model.terminates} ({place})",
                 call,
             ) from error
-
-    def _choose(self, states: States, oracle: Oracle) -> tuple[Ints, Floats]:
-        """Actions A ~ ∇F(Q̂) and their advantages F(Q̂) − Q̂(A), [n] each, at states [n, ...]."""
-        q = self._references(states)
-        if is_mixture(self.backup):
-            return choose(q, self._softmaxes(states), oracle.stream)
-        actions = categorical(self.backup.policy(q, states).T, len(states), oracle.rng)
-        return actions, self.backup.value(q, states) - q[np.arange(len(states)), actions]
 
     @cached_property
     def _soft(self) -> Softmaxes:

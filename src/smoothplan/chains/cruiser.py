@@ -220,9 +220,7 @@ class Mean:
 class Sampling:
     """Samples around one reference. It keeps the run's limit on calls.
 
-    Args:
-        planner, root, problem, truncation: of the run.
-        reference: Q̂, which does not change any more; None if nothing is known, so that all actions are worth the same.
+    The reference does not change any more. It is None if nothing is known: then all actions are worth the same.
 
     Attributes:
         claim: F(Q̂) at the root.
@@ -293,8 +291,7 @@ class Sampling:
     def next(self, spent: int) -> list[Chunk[Sums]]:
         """The next chunks that the limit on calls allows: of the pilot, or once that is done of a round.
 
-        Args:
-            spent: simulator calls that the run has made besides those around this reference.
+        The run has spent so many simulator calls besides those around this reference.
         """
         limit, means = self.root.max_calls, self._means()
         left = math.inf if limit is None else limit - spent - self.calls
@@ -315,11 +312,8 @@ class Sampling:
                 count = count if left == math.inf else min(count, int(left) // each)
                 for start in range(0, count, size):
                     samples = min(size, count - start)
-                    asked: tuple[int, ...] = (samples, self.pairs, self.horizon)
-                    if part != "corrections":
-                        asked = (samples, self.horizon)
-                        if part == "returns":
-                            asked = self._legal[action], *asked
+                    first = [self._legal[action]] if part == "returns" else []
+                    asked = *first, samples, *([self.pairs] if part == "corrections" else []), self.horizon
                     self._next_chunk += 1
                     chunks.append(Chunk(self._next_chunk, draw, asked, samples, action, part))
                 left -= max(count, 0) * each
@@ -441,7 +435,8 @@ class ReferenceRun:
             room = max(planner.epsilon, (upper - lower) / 2.0)
             estimate = min(max(estimate, upper - room), lower + room)
         # By the difference of the two orders.
-        least = math.sqrt(8.0 * problem.temperature / problem.total_weight * max(order_2 - value.estimate, 0.0))
+        steps = total_weight(problem.discount, problem.horizon)
+        least = math.sqrt(8.0 * problem.temperature / steps * max(order_2 - value.estimate, 0.0))
         details = ReferenceDetails(
             reference=samples.claim,
             made=planner.reference is None,

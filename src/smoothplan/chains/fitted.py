@@ -12,9 +12,9 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.hinges import Features, Hinges, in_one_thread
-from smoothplan.chains.reference import as_points, numeric_start, reason, same_kind, values_of
+from smoothplan.chains.reference import reason, values_of
 from smoothplan.chains.returns import affordable, tournament
-from smoothplan.chains.walkers import Span, Walkers
+from smoothplan.chains.walkers import Span, WalkedReference
 from smoothplan.models.model import (
     GenerativeModel,
     Oracle,
@@ -49,13 +49,7 @@ class Variant(NamedTuple):
 
 
 class HingeRidge:
-    """Fits `Hinges` by least squares with a ridge penalty.
-
-    Args:
-        points: the points of the fit, [n, d].
-        seed: of the hinges.
-        most: hinges.
-    """
+    """Fits `Hinges`, so many at most, to points [n, d] by least squares with a ridge penalty."""
 
     variants: tuple[Variant, ...] = (Variant(30.0, True), *(Variant(penalty) for penalty in (10.0, 1.0, 100.0, 1000.0)))
     """Which one is best depends on the noise of rewards and on the shape of values, so all are tried."""
@@ -74,14 +68,6 @@ class HingeRidge:
         penalties[1 : 1 + len(self.function.mean)] = min(penalty, 10.0)
         return np.asarray(self._gram + np.diag(penalties))
 
-    def _at(self, rows: NDArray[np.bool_]) -> "HingeRidge":
-        """The same for some of the points, kept for the next variant."""
-        if rows.tobytes() not in self._parts:
-            part = self._parts[rows.tobytes()] = copy.copy(self)
-            part._fitted = self._fitted[rows]
-            part._gram = (part._fitted.T @ part._fitted).astype(np.float64)
-        return self._parts[rows.tobytes()]
-
     @in_one_thread
     def fit(self, targets: Floats, variant: Variant) -> Features:
         """The weights [1 + d + p, k] that fit targets [n, k] at the points; NaN is no target."""
@@ -89,7 +75,11 @@ class HingeRidge:
             found = np.zeros((len(self._gram), targets.shape[1]), dtype=np.float32)
             for column in np.flatnonzero(known.any(axis=0)):
                 rows = known[:, column]
-                found[:, [column]] = self._at(rows).fit(targets[rows][:, [column]], variant)
+                if (place := rows.tobytes()) not in self._parts:  # a fit to some of the points, for all variants
+                    part = self._parts[place] = copy.copy(self)
+                    part._fitted = self._fitted[rows]
+                    part._gram = (part._fitted.T @ part._fitted).astype(np.float64)
+                found[:, [column]] = self._parts[place].fit(targets[rows][:, [column]], variant)
             return found
         mean = targets.mean(axis=0)
         sums = (self._fitted.T @ (targets - mean).astype(np.float32)).astype(np.float64)
@@ -201,13 +191,8 @@ class _Data(NamedTuple):
         """Which actions are legal, [n, K]."""
         return ~np.isnan(self.rewards)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether there is nothing to fit: no episode ended, and all rewards were alike."""
-        return not self.terminals.any() and bool(np.nanmin(self.rewards) == np.nanmax(self.rewards))
 
-
-class FittedReference:
+class FittedReference(WalkedReference):
     """Q̂ by fitted policy iteration, for vectors of any length; it asks only for states that the simulator reached.
 
     Walks follow the policy of Q̂, with random actions in between. At every visited state each action is simulated once,
@@ -246,30 +231,23 @@ class FittedReference:
         methods = [getattr(regressor, name, None) for name in ("fit", "predict")]
         if regressor is not None and (isinstance(regressor, type) or not all(map(callable, methods))):
             raise TypeError(f"regressor must be an object with the methods fit and predict, got {regressor!r}")
-        self._root = numeric_start(model, root)
-        self._model, self._backup, self._regressor = model, restricted(backup, model), copy.deepcopy(regressor)
+        super().__init__(model, root, seed, oracle, WALKERS)
+        self._backup, self._regressor = restricted(backup, model), copy.deepcopy(regressor)
         self._span = curvature.value_interval(model, backup)
-        self._oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
         actions, none = model.actions, self._root[None][:0]
         blank = np.zeros((0, actions))
         self._data = _Data(none, np.repeat(none[:, None], actions, axis=1), blank, blank.astype(np.bool_))
-        self._walkers = Walkers(self._oracle, self._root, WALKERS)
         self.states = self._fitted_at = self._tried_at = 0  # also those that are no longer kept
         self._targets = blank  # of the last fit of a user's regressor
         self._fit: Fit | None = None
         # In few dimensions few walks at first, so that some get to the end of their episodes; in many dimensions most
         # states are new anyway, and those near the start matter. The kind of fit that won the last trial: at first
         # equations that are solved, or sweeps, which have little noise. With too few calls for a trial it stays so.
-        few = as_points(self._root[None], self._root, model).shape[1] <= FEW_DIMENSIONS
+        few = self._points(self._root[None]).shape[1] <= FEW_DIMENSIONS
         self._least_walkers, self._walk_steps = (10, 40) if few else (16, 20)
         self._moves = actions // 8 if few else 0  # steps of a walk between two states at which all actions are tried
         self._usual = 1 if few else 0
         self._fits: list[Fit] = []  # the latest ones, and those that won a trial
-
-    @property
-    def calls(self) -> int:
-        """Simulator calls made."""
-        return self._oracle.calls
 
     @property
     def is_blank(self) -> bool:
@@ -286,26 +264,22 @@ class FittedReference:
 
     @in_one_thread
     def _q(self, fit: Fit | None, states: States) -> Floats:
-        points = as_points(states, self._root, self._model)
+        points, middle = self._points(states), sum(self._span) / 2.0
         if fit is None:
-            middle = sum(self._span) / 2.0
             return np.full((len(points), self._model.actions), middle if np.isfinite(middle) else 0.0)
         return _predicted(fit.function, points, fit.solution)
 
     def improve(self, calls: int, state: Any = None) -> None:
-        """Makes at most that many more simulator calls.
+        """Makes at most that many more simulator calls, on walks from a state.
 
-        There is a fit at once if the states have grown by a quarter since the last one, else later.
-
-        Args:
-            calls: how many.
-            state: the start of walks; by default they continue, and start again at the root.
+        Without a state walks continue, and start again at the root. There is a fit at once if the states have grown by
+        a quarter since the last one, else later.
         """
         until = self.calls + arguments.whole("calls", calls)
         if state is None:
             self._walkers.start = self._root
         else:
-            self._walkers.restart(same_kind(state, self._root))
+            self._walkers.restart(state)
         least = self._model.actions
         if self.states == 0:
             self._scout(calls)
@@ -408,10 +382,10 @@ class FittedReference:
         # Of the visited states the newest three quarters. What poor policies reach is far from what matters, and costs
         # much: a few hundred such states spoil a fit of thousands.
         kept = min(max(int(0.75 * self.states), LEAST_KEPT), MOST_TRANSITIONS // self._model.actions + 1)
-        self._data = _Data._make(column[-kept:] for column in self._data)
-        if self._data.is_plain:
+        data = self._data = _Data._make(column[-kept:] for column in self._data)
+        if not data.terminals.any() and np.nanmin(data.rewards) == np.nanmax(data.rewards):
             return
-        data, points = self._data, as_points(self._data.states, self._root, self._model)
+        points = self._points(data.states)
         self._span = self._walkers.possible(data.rewards[data.legal], self._backup)
         hinges = int(self._oracle.rng.integers(1 << 62))
         regression = self._regression_on(points, hinges)
@@ -430,11 +404,8 @@ class FittedReference:
         worth = []
         for action in range(self._model.actions):
             solutions = self._evaluated(evaluation, evaluated, action)
-            values = _predicted(
-                evaluation.function,
-                as_points(evaluated.states, self._root, self._model),
-                solutions[min(1, len(solutions) - 1)],
-            )
+            solution = solutions[min(1, len(solutions) - 1)]
+            values = _predicted(evaluation.function, self._points(evaluated.states), solution)
             worth.append(float(np.clip(values[:, 0], *self._span).mean()))
         return int(np.argmax(worth))
 
@@ -445,10 +416,7 @@ class FittedReference:
         targets = np.empty((len(values), len(data.states), actions))
         columns = values[0] if self._regressor is not None else np.concatenate(values, axis=1)
         for action in range(actions):  # one action at a time bounds the memory
-            following, going = (
-                as_points(data.next_states[:, action], self._root, self._model),
-                ~data.terminals[:, action],
-            )
+            following, going = self._points(data.next_states[:, action]), ~data.terminals[:, action]
             # Values are clipped, but Q̂ is not: actions that are both clipped would be alike.
             future = np.clip(_predicted(evaluation.function, following, columns), *self._span)
             targets[:, :, action] = data.rewards[:, action] + discount * future.T * going
@@ -478,8 +446,9 @@ class FittedReference:
         outcome = tournament(self._oracle, starts, policies, value, self._horizon, calls)
         if outcome is not None:
             self._tried_at, self._fit = self.states, fits[outcome.winner]
-            self._usual = self._place(outcome.winner)
-            self._fits = [self._fit]
+            self._fits, kinds = [self._fit], range(len(HingeRidge.variants) + 1)
+            if outcome.winner in kinds:  # an earlier fit has no kind
+                self._usual = [self._usual, *(kind for kind in kinds if kind != self._usual)][outcome.winner]
 
     @property
     def _horizon(self) -> int:
@@ -487,12 +456,6 @@ class FittedReference:
         model, horizon = self._model, horizon_of(self._model)
         effective = min(np.ceil(summed(1.5, model.discount, horizon)), horizon or np.inf)
         return int(min(effective, 2 * self._walkers.longest if self._walkers.ends else np.inf))
-
-    def _place(self, winner: int) -> int:
-        """The kind of a fit, by its place among the latest ones; an earlier fit changes nothing."""
-        kinds = len(HingeRidge.variants) + 1
-        order = [self._usual, *(kind for kind in range(kinds) if kind != self._usual)]
-        return order[winner] if winner < kinds else self._usual
 
     def _action(self, fit: Fit, states: States) -> Ints:
         return np.asarray(self._masked(fit, states).argmax(axis=1))
@@ -521,10 +484,8 @@ class FittedReference:
         if not isinstance(policy, int):
             guess[going] = self._backup.value(self._masked(policy, nexts[going]), nexts[going])
         reach = np.inf if horizon_of(model) is None else effective_horizon(model)
-        found: list[Any] = regression.evaluate(
-            gains, going * 1.0, discount, as_points(nexts, self._root, self._model), guess, self._span, reach
-        )
-        return found
+        following = self._points(nexts)
+        return list(regression.evaluate(gains, going * 1.0, discount, following, guess, self._span, reach))
 
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`. A user's regressors are not saved, but the targets of their fit."""
@@ -547,9 +508,7 @@ class FittedReference:
             self._fit = Fit(hinges, arrays["weights"].copy())
             self._fits = [self._fit]
         elif len(self._targets):
-            regression = _Copies(
-                self._regressor, as_points(self._data.states[: len(self._targets)], self._root, self._model)
-            )
+            regression = _Copies(self._regressor, self._points(self._data.states[: len(self._targets)]))
             self._fit = Fit(regression, regression.fit(self._targets))
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -196,8 +196,7 @@ class GridReference:
             )
         self._dtype, ends = start.dtype, [start, start]
         for place, (name, end) in enumerate((("low", low), ("high", high))):
-            if end is not None:
-                ends[place] = arguments.array(name, end)
+            ends[place] = start if end is None else arguments.array(name, end)
             if ends[place].shape != start.shape:
                 raise ValueError(f"{name} must have shape {start.shape}, got {ends[place].shape}")
         self._box = np.array(ends, dtype=np.float64)  # [2, d]
@@ -301,14 +300,10 @@ class GridReference:
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`."""
         grid = self.grid
-        return self._oracle.saved() | {
-            "box": self._box.copy(),  # [2, d]; walks may have enlarged it since the grid was solved
-            "grid": np.array([grid.low, grid.high]),
-            "shape": grid.shape.copy(),
-            "table": grid.table.copy(),
-            "samples": np.array([self.samples]),
-            "rewards": self._rewards.copy(),
-        }
+        own: dict[str, Any] = {"grid": [grid.low, grid.high], "shape": grid.shape, "table": grid.table}
+        # Walks may have enlarged the box since the grid was solved.
+        own |= {"box": self._box, "samples": [self.samples], "rewards": self._rewards}
+        return self._oracle.saved() | {name: np.array(each) for name, each in own.items()}
 
     def restore(self, arrays: Readable) -> None:
         """Takes on the state of a reference that was built with the same arguments, whatever it was before."""
@@ -367,10 +362,10 @@ class GridReference:
             changed = rng.random(WALKS) < (0.1 if grid is not None else changes)
             random = rng.integers(actions, size=WALKS)
             chosen = np.where(changed, random, chosen if grid is None else grid.at(states).argmax(axis=1))
-            transition = self._oracle.sample(states, chosen)
-            states = np.where(transition.terminals[:, None], start, transition.next_states)
+            next_states, rewards, ends = self._oracle.sample(states, chosen)
+            states = np.where(ends[:, None], start, next_states)
             low, high = np.minimum(low, states.min(axis=0)), np.maximum(high, states.max(axis=0))
-            self._note(transition.rewards)
+            self._note(rewards)
         flat = (low == high) * 1e-3 * np.maximum(1.0, np.abs(low)) / 2.0
         self._box = np.array([low - flat, high + flat])
         return bool((np.abs(self._box - before) > 0.05 * (before[1] - before[0])).any())
@@ -393,8 +388,7 @@ class GridReference:
         A state outside the box has the value of the nearest one in the box or, if optimistic, the largest possible.
         """
         model, backup, shape, (low, high) = self._model, self._backup, cells + 1, self._box
-        nodes = grid_nodes(low, high, shape).astype(self._dtype)
-        values = self._span
+        nodes, values = grid_nodes(low, high, shape).astype(self._dtype), self._span
         start = np.full(len(nodes), np.mean(values)) if before is None else backup.value(before.at(nodes), nodes)
         q = np.repeat(start[:, None], model.actions, axis=1)
         grid = Grid(*(frozen(part) for part in (low, high, shape, q)))
@@ -414,17 +408,14 @@ class GridReference:
 
         If there is a bonus, leaving the box ends the episode with it.
         """
-        actions = self._model.actions
-        pairs = len(nodes) * actions
+        actions, pairs = self._model.actions, len(nodes) * self._model.actions
         batch = max(1, (1 << 16) // samples)  # 65,536 simulator calls at a time bound the memory
-        rewards = np.empty(pairs)
-        parts = []
+        rewards, parts = np.empty(pairs), []
         for first in range(0, pairs, batch):
             entries = np.arange(first, min(first + batch, pairs))
             repeated = np.repeat(entries, samples)
-            transition = self._oracle.sample(nodes[repeated // actions], repeated % actions)
-            points = np.ascontiguousarray(transition.next_states, dtype=np.float64)
-            gains, ends = transition.rewards, transition.terminals
+            next_states, gains, ends = self._oracle.sample(nodes[repeated // actions], repeated % actions)
+            points = np.ascontiguousarray(next_states, dtype=np.float64)
             self._note(gains)
             if bonus is not None:
                 left = ((points < grid.low) | (points > grid.high)).any(axis=1) & ~ends
@@ -432,13 +423,10 @@ class GridReference:
             rewards[entries] = gains.reshape(-1, samples).mean(axis=1)
             chances, successors, width = spread(grid, points, ends, samples)
             parts.append((chances[:, :width].copy(), successors[:, :width].copy()))
-        if len(parts) == 1:
-            return rewards, *parts[0]
         widest = max(chances.shape[1] for chances, _ in parts)
-        padded = [
-            [np.pad(part, ((0, 0), (0, widest - part.shape[1]))) for part in some] for some in zip(*parts, strict=True)
-        ]
-        return rewards, np.concatenate(padded[0]), np.concatenate(padded[1])
+        padded = [[np.pad(array, ((0, 0), (0, widest - array.shape[1]))) for array in part] for part in parts]
+        chances, successors = (np.concatenate(column) for column in zip(*padded, strict=True))
+        return rewards, chances, successors
 
 
 def _nodes(cells: Ints) -> int:

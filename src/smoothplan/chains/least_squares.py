@@ -8,8 +8,8 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.hinges import ActionHinges, Features, Hinges, in_one_thread
-from smoothplan.chains.reference import as_points, numeric_start, values_of
-from smoothplan.chains.walkers import Span, Walkers
+from smoothplan.chains.reference import values_of
+from smoothplan.chains.walkers import Span, WalkedReference
 from smoothplan.models.model import GenerativeModel, Oracle, States, horizon_of, legal_actions
 from smoothplan.theory.backups import HardMax
 
@@ -30,7 +30,7 @@ class _Data(NamedTuple):
     terminals: Any  # [n], booleans
 
 
-class LeastSquaresReference:
+class LeastSquaresReference(WalkedReference):
     """Q̂ of the hard maximum by least-squares policy iteration, for vectors of numbers and few simulator calls.
 
     Walks follow the policy of Q̂, with random actions in between; every simulator call is a step of a walk. Whenever the
@@ -49,19 +49,12 @@ class LeastSquaresReference:
     def __init__(
         self, model: GenerativeModel, *, root: Any = None, seed: int = 0, oracle: Oracle | None = None
     ) -> None:
-        self._root, self._model = numeric_start(model, root), model
-        self._oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
-        self._walkers = Walkers(self._oracle, self._root, MOST_WALKERS)
+        super().__init__(model, root, seed, oracle, MOST_WALKERS)
         none = self._root[None][:0]
         self._data = _Data(none, np.zeros(0, np.int64), np.zeros(0), none, np.zeros(0, np.bool_))
         self._seen = self._fitted_at = 0  # transitions, also those that are no longer kept
         self._function: ActionHinges | None = None
         self._weights: Features = np.zeros(0, dtype=np.float32)
-
-    @property
-    def calls(self) -> int:
-        """Simulator calls made."""
-        return self._oracle.calls
 
     @property
     def is_blank(self) -> bool:
@@ -70,7 +63,7 @@ class LeastSquaresReference:
 
     def q(self, states: States) -> Floats:
         """Estimates, [n, K]; 0 before the first fit."""
-        points = as_points(states, self._root, self._model)
+        points = self._points(states)
         if self._function is None:
             return np.zeros((len(points), self._model.actions))
         return self._function.q(points, self._weights)
@@ -117,7 +110,7 @@ class LeastSquaresReference:
         self._fitted_at = self._seen
         if not data.terminals.any() and np.ptp(data.rewards) == 0.0:
             return
-        points, following = (as_points(states, self._root, self._model) for states in (data.states, data.next_states))
+        points, following = self._points(data.states), self._points(data.next_states)
         span = self._walkers.possible(data.rewards, HardMax())
         # Before the first fit the next reward alone counts.
         discount = 0.0 if self.is_blank else self._model.discount

@@ -40,12 +40,9 @@ def spend(
 ) -> None:
     """Works within a budget: with all of the calls at once, or until a time in portions that double.
 
-    Args:
-        work: makes at most the given number of simulator calls; it returns True if nothing is left to do.
-        made: the number of simulator calls made so far.
-        calls: simulator calls, at most. Either this or a time is given, or both.
-        until: a time on the clock of `working_time`. No portion starts that would end later, judged by the last one.
-        first: calls of the first portion: a slow simulator makes twenty in a second.
+    `work` makes at most the given number of simulator calls, and returns True if nothing is left to do; `made` tells
+    the number so far. Calls or a time are given, or both. The time is on the clock of `working_time`: no portion starts
+    that would end later, judged by the last one. The first is small: a slow simulator makes twenty calls in a second.
     """
     if until is None:
         assert calls is not None
@@ -63,12 +60,7 @@ def spend(
 
 
 class ReferenceMaker:
-    """A reference that is given, or made from the simulator, and the count of its calls.
-
-    Attributes:
-        reference: Q̂; None until one is made.
-        oracle: makes the simulator calls of a reference that is made.
-    """
+    """A reference that is given, or else made from the simulator by an oracle, and the count of its calls."""
 
     def __init__(self, model: GenerativeModel, backup: Backup, reference: Reference | None = None, seed: int = 0):
         self._model, self._backup, self.reference = model, backup, reference
@@ -177,7 +169,8 @@ def default_reference(
     if start.dtype.kind in "iub" and (saved is None or "optimistic" in saved):
         shared = SharedReference(model, backup, root=start, oracle=oracle)
         if saved is None:
-            shared.improve(trial_calls(calls))
+            # A tenth of the calls shows whether states recur; 2,000 do if half of them suffice.
+            shared.improve(max(1, min(calls // 2, max(2_000, int(0.1 * calls)))))
         if saved is not None or recurs(shared):
             return finished(shared, "states of whole numbers recur")
         doubt = f"{shared.states} of {shared.calls} calls discovered a new state, and "
@@ -204,11 +197,6 @@ def suits_grid(model: GenerativeModel, start: Any) -> bool:
     """Whether a grid may be made: of few numbers, by a compiled simulator whose actions are legal everywhere."""
     numbers = start.dtype.kind == "f" and start.ndim == 1 and len(start) <= MOST_DIMENSIONS
     return isinstance(model, JitModel) and model.legal is None and numbers
-
-
-def trial_calls(calls: int) -> int:
-    """Simulator calls, of a number of them, that show whether states recur: a tenth, and 2,000 if half suffice."""
-    return max(1, min(calls // 2, max(2_000, int(0.1 * calls))))
 
 
 def recurs(reference: SharedReference) -> bool:

@@ -115,22 +115,6 @@ def start_of(model: GenerativeModel, state: Any, name: str = "root") -> States:
     return np.asarray(model.initial_state if state is None else state)
 
 
-def numeric_start(model: GenerativeModel, state: Any) -> States:
-    """The state from which a fit is made, or an error if it is not made of numbers."""
-    start = start_of(model, state)
-    if start.dtype.kind not in "iuf" or start.size == 0:
-        raise ValueError(f"a fit needs states of numbers, got dtype {start.dtype} and shape {start.shape}")
-    return start
-
-
-def same_kind(state: Any, root: States) -> States:
-    """A state of the shape and kind of the root, or an error."""
-    found = np.asarray(state)
-    if found.shape != root.shape or not np.can_cast(found.dtype, root.dtype, "same_kind"):
-        raise ValueError(f"state must have shape {root.shape} and dtype {root.dtype}, as the root has, got {state!r}")
-    return found
-
-
 def as_points(states: States, root: States, model: GenerativeModel) -> Floats:
     """What a fit sees of states [n, ...] of the shape of the root: the model's `features`, or all numbers, [n, d]."""
     states, axes = np.asarray(states), root.ndim + 1

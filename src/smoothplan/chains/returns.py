@@ -11,7 +11,6 @@ errors.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
@@ -29,8 +28,7 @@ Values = Callable[[States], Floats]
 """V̂, from states [n, ...] to values [n]."""
 
 
-@dataclass(frozen=True, eq=False)
-class PairedReturns:
+class PairedReturns(NamedTuple):
     """Returns of n rows and G groups, valued at M marks."""
 
     valued: Floats  # X at every mark, [M, n, G]
@@ -48,20 +46,11 @@ def paired_returns(
     first: Ints | None = None,
     until: float = math.inf,
 ) -> PairedReturns:
-    """Samples returns of policies from states.
+    """Samples returns of policies, one for each group or one for all, from states [n, ...], valued at ascending marks.
 
     As long as row i goes on in every group, its groups draw the same random numbers, if the simulator draws alike from
-    different states. Rows are independent of each other.
-
-    Args:
-        oracle: makes the calls.
-        states: where rows start, [n, ...].
-        policies: of the groups, [G]; a single one serves all groups.
-        value: V̂, from states [n, ...] to [n].
-        marks: steps after which returns are valued, ascending.
-        first: the first actions of the groups, [G]; by default their policies choose.
-        until: calls of the oracle, at most: returns are cut before the step that would exceed it, unless it is the
-            first.
+    different states. Rows are independent of each other. The first actions of the groups [G] may be given. Returns are
+    cut before the step with which the oracle would have made more than `until` calls, unless it is the first.
 
     Raises:
         ModelError: an episode has not ended after as many steps as the model's horizon.
@@ -78,10 +67,9 @@ def paired_returns(
         if len(policies) == 1:
             chosen[going] = policies[0](places[going])
             return chosen
-        for group, policy in enumerate(policies):
+        for group in np.flatnonzero(going.any(axis=1)).tolist():
             rows = _some(going[group])
-            if going[group].any():
-                chosen[group, rows] = policy(places[group, rows])
+            chosen[group, rows] = policies[group](places[group, rows])
         return chosen
 
     def move(found: Transition, *where: Any) -> None:
@@ -116,8 +104,8 @@ def paired_returns(
             break
         if step < marks[-1]:
             chosen = choose()
-    by_row = [np.ascontiguousarray(array.swapaxes(-1, -2)) for array in (valued, weights, tails)]
-    return PairedReturns(by_row[0], by_row[1], by_row[2], np.ascontiguousarray(steps.T))
+    by_row = (np.ascontiguousarray(array.swapaxes(-1, -2)) for array in (valued, weights, tails, steps))
+    return PairedReturns._make(by_row)
 
 
 def _some(rows: NDArray[np.bool_]) -> Any:
@@ -154,20 +142,11 @@ def tournament(
 ) -> Outcome | None:
     """Compares policies by paired returns, in rounds after which the better half goes on.
 
-    Args:
-        oracle: makes the calls.
-        starts: a number of states from which returns start, [n, ...].
-        policies: to be compared.
-        value: V̂ of the states where returns are cut, the same for all.
-        horizon: steps of a return, at most.
-        calls: simulator calls, at most.
-        learnt: which policies V̂ is of, [G]; by default all. Others gain nothing by V̂ beyond what these gain.
-        favourite: a policy that another one replaces only if it is better at the level.
-        level: of that test, one-sided.
-        least_rows: returns of each policy in a round, at least, if they can be as long as `LEAST_STEPS`.
-
-    Returns:
-        None if there are too few calls, or fewer than two policies.
+    Returns start at states that `starts` gives, have as many steps as the horizon at most, and V̂ values the states
+    where they are cut. Policies that are not `learnt`, those that V̂ is not of, gain nothing by it beyond what the
+    others gain. Another policy replaces the favourite only if it is better at a level, by a one-sided test. In a round
+    each policy has `least_rows` returns at least, if they can be as long as `LEAST_STEPS`. There is no outcome with too
+    few calls, or fewer than two policies.
     """
     left, until = list(range(len(policies))), oracle.calls + calls
     if len(left) < 2 or affordable(calls, horizon, least_rows) < len(left):

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
-from smoothplan.base.streams import CALLS
 from smoothplan.chains.hinges import in_one_thread
 from smoothplan.chains.reference import FiniteModel, iterate, numbered, reason, start_of
 from smoothplan.graph.explorer import Explorer, Key, pooled
@@ -114,8 +113,8 @@ class SharedReference:
         table = base if isinstance(base, TabularModel) and key is None else None
         self.explorer = Explorer(rules, oracle.of_model(base), backup, start[0], table, key)
         # What is left of the values at each stage, about.
-        ahead = [total_weight(model.discount, rules.stages - stage) for stage in range(rules.stages)]
-        self._left = np.array(ahead) / ahead[0] if self._staged else np.ones(1)
+        ahead = [total_weight(model.discount, left) for left in range(rules.stages, 0, -1)]
+        self._left = np.array(ahead) / ahead[0]
         low, high = curvature.value_interval(model, backup)  # of the values, and here of the action values
         self._low = rules.reward_low + model.discount * low
         self._high = rules.reward_low + rules.reward_width + model.discount * high
@@ -129,7 +128,7 @@ class SharedReference:
     @property
     def calls(self) -> int:
         """Simulator calls made."""
-        return int(self.explorer.oracle.stream[CALLS])
+        return self.explorer.oracle.calls
 
     @property
     def states(self) -> int:
@@ -137,12 +136,7 @@ class SharedReference:
         return int(self.explorer.graph.totals[0]["states"])
 
     def improve(self, calls: int, state: Any = None) -> None:
-        """Makes that many more simulator calls; fewer if all that can be learnt for certain is known.
-
-        Args:
-            calls: how many.
-            state: the start of walks; the root by default.
-        """
+        """Makes that many more simulator calls, from a state or the root on; fewer if all is known for certain."""
         until = self.calls + arguments.whole("calls", calls)
         try:
             self._survey(until, state)
@@ -243,13 +237,9 @@ class SharedReference:
 
     def saved(self) -> Arrays:
         """Its state as named arrays, for `restore`."""
-        return self.explorer.saved() | {
-            "optimistic": self._optimistic.copy(),
-            "values": self._values.copy(),
-            "q": self._q.copy(),
-            "guess": np.array([self._guess]),
-            "up_to_date": np.array([self._estimated, self._tightened]),
-        }
+        own: dict[str, Any] = {"optimistic": self._optimistic, "values": self._values, "q": self._q}
+        own |= {"guess": [self._guess], "up_to_date": [self._estimated, self._tightened]}
+        return self.explorer.saved() | {name: np.array(each) for name, each in own.items()}
 
     def restore(self, arrays: Readable) -> None:
         """Takes on the state of a reference that was made with the same arguments, whatever it knew before."""
@@ -279,9 +269,8 @@ class SharedReference:
         """The entries of states at their stages, −1 for a state that was not discovered; and these stages, [n] each."""
         inner, stages = self._split(self._known(states))
         numbers, steps = self.explorer.numbers(inner), len(self._left)
-        return np.where(numbers >= 0, numbers * steps + np.minimum(stages, steps - 1), -1), np.minimum(
-            stages, steps - 1
-        )
+        stages = np.minimum(stages, steps - 1)
+        return np.where(numbers >= 0, numbers * steps + stages, -1), stages
 
     def _intervals(self) -> Floats:
         """The lower and upper ends of the action values of all discovered states and stages, [2, N·H, K]."""
@@ -332,14 +321,8 @@ class SharedReference:
             chances[last:] = 0.0
             later = np.minimum(np.arange(steps) + 1, steps - 1)[:, None, None] * states
             targets = (targets + later).reshape(len(chances), -1)
-        return FiniteModel(
-            rewards=rewards.reshape(-1),
-            chances=chances,
-            successors=targets,
-            rows=np.tile(graph.keys[:states], steps),
-            discount=rules.discount,
-            soft=rules.soft,
-        )
+        rows = np.tile(graph.keys[:states], steps)
+        return FiniteModel(rewards.reshape(-1), chances, targets, rows, rules.discount, rules.soft)
 
     def _outcomes(self) -> tuple[NDArray[np.void], NDArray[np.bool_], Ints]:
         """The statistics of all pairs [P], the places [P, B] that their outcomes fill, and the entries of these."""
@@ -356,10 +339,8 @@ class SharedReference:
         if rules.kind == VARYING:
             return np.asarray(rules.reward_low + rules.reward_width * pairs["total"] / samples)
         if rules.kind == BY_OUTCOME:
-            rewards = graph.rewards[outcomes] * graph.hits[outcomes]
-            return np.asarray(
-                np.bincount(np.repeat(np.arange(len(pairs)), pairs["seen"]), rewards, len(pairs)) / samples
-            )
+            owners, rewards = np.repeat(np.arange(len(pairs)), pairs["seen"]), graph.rewards[outcomes]
+            return np.asarray(np.bincount(owners, rewards * graph.hits[outcomes], len(pairs)) / samples)
         return np.asarray(pairs["reward_low"])
 
     def _reward_noise(self) -> tuple[Floats, Floats]:

@@ -16,20 +16,11 @@ from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints, frozen
 from smoothplan.base.compiling import compiled
 from smoothplan.base.streams import CALLS, Stream, advance
-from smoothplan.models.model import ModelError, Oracle
+from smoothplan.models.model import ModelError, Oracle, total_weight
 from smoothplan.models.tabular import LAST, Tables, TabularModel, draw
 from smoothplan.run.chunks import Sums
 from smoothplan.theory.backups import Backup, HardMax, is_mixture, required_mixture, softmaxes
-from smoothplan.theory.softmaxes import (
-    Softmaxes,
-    draw_action,
-    draw_column,
-    draw_stop,
-    framed,
-    paired,
-    stop_weight,
-    sums_of,
-)
+from smoothplan.theory.softmaxes import Softmaxes, draw_action, draw_column, draw_stop, framed, paired, sums_of
 
 NO_ACTION = -1
 """In place of a first action: chains begin with an action of the policy."""
@@ -233,15 +224,15 @@ def quadratic(state: int, pairs: int, horizon: int, frames: Floats, run: Sampler
 
 
 @partial(compiled, allocates=True)
-def _sum_corrections(state: int, count: int, pairs: int, horizon: int, run: Sampler) -> tuple[float, float, int, float]:
-    """The sums of corrections from a state."""
+def _sum_corrections(
+    state: int, count: int, pairs: int, horizon: int, weight: float, run: Sampler
+) -> tuple[float, float, int, float]:
+    """The sums of corrections from a state, each with the weight of all steps."""
     columns, actions = run.soft.shifts.shape
     frames = np.empty((1, 1 + columns, actions + 1))
-    discount = run.discount
-    weight = stop_weight(discount, horizon)
     total, squares, differing, noise = 0.0, 0.0, 0, 0.0
     for _ in range(count):
-        there = walked(state, draw_stop(discount, horizon, run.stream), run)
+        there = walked(state, draw_stop(run.discount, horizon, run.stream), run)
         if there >= 0:
             differ, sample, spread = quadratic(there, pairs, horizon, frames, run)
             total += weight * sample
@@ -253,18 +244,11 @@ def _sum_corrections(state: int, count: int, pairs: int, horizon: int, run: Samp
 
 @dataclass(frozen=True, eq=False)
 class TableChains:
-    """Samples around one reference for tabular models, see `BatchedChains`: references are tables.
-
-    Args:
-        model: a tabular model.
-        backup: F.
-        table: Q̂, [S, K], −∞ for illegal actions; the rows of terminal states do not matter.
-        tail: stands for the value behind the horizon.
-    """
+    """Samples around one reference for tabular models, see `BatchedChains`: references are tables."""
 
     model: TabularModel
     backup: Backup
-    table: Floats
+    table: Floats  # Q̂, [S, K], −∞ for illegal actions; the rows of terminal states do not matter
     tail: float = 0.0
 
     compiled: ClassVar[bool] = True
@@ -282,7 +266,8 @@ class TableChains:
     def corrections(self, oracle: Oracle, state: Any, count: int, pairs: int, horizon: int) -> Sums:
         """Corrections of second order from a state."""
         required_mixture(self.backup, "a correction of second order", "sample values or returns")
-        total, squares, *more = _sum_corrections(self._known(state), count, pairs, horizon, self.sampler(oracle))
+        weight, start, run = total_weight(self.model.discount, horizon), self._known(state), self.sampler(oracle)
+        total, squares, *more = _sum_corrections(start, count, pairs, horizon, weight, run)
         return Sums(count, total, squares, tuple(more))
 
     def sampler(self, oracle: Oracle) -> Sampler:

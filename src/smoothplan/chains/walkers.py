@@ -1,11 +1,13 @@
 """Walks through a simulator, of which references learn: near a policy, with random actions in between."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.records import Arrays, Readable
+from smoothplan.chains.reference import as_points, start_of
 from smoothplan.models.model import (
     GenerativeModel,
     Oracle,
@@ -23,13 +25,27 @@ from smoothplan.theory.backups import Backup
 Span = tuple[float, float]
 
 
-class Walkers:
-    """Walks that start at a state, again and again, and what they tell of episodes.
+class WalkedReference:
+    """A reference that is fitted to what walks visit: states are numbers, and all calls go through its oracle."""
 
-    Args:
-        oracle: draws random actions.
-        start: of the walks.
-        most: walks at a time, at most.
+    def __init__(self, model: GenerativeModel, root: Any, seed: int, oracle: Oracle | None, most: int) -> None:
+        start = self._root = start_of(model, root)
+        if start.dtype.kind not in "iuf" or start.size == 0:
+            raise ValueError(f"a fit needs states of numbers, got dtype {start.dtype} and shape {start.shape}")
+        self._model, self._oracle = model, Oracle(model, seed, role="reference") if oracle is None else oracle
+        self._walkers = Walkers(self._oracle, start, most)
+
+    @property
+    def calls(self) -> int:
+        """Simulator calls made."""
+        return self._oracle.calls
+
+    def _points(self, states: States) -> Floats:
+        return as_points(states, self._root, self._model)
+
+
+class Walkers:
+    """Walks that start at a state, again and again, so many at a time at most, and what they tell of episodes.
 
     Attributes:
         states: where they are, [W, ...].
@@ -53,8 +69,11 @@ class Walkers:
             seldom = 1.0 / total_weight(oracle.model.discount, self._horizon)
         self._restarts = np.geomspace(seldom / 3.0, 0.1, 8)[5 * np.arange(most) % 8]
 
-    def restart(self, start: States) -> None:
-        """Starts all walks at a state."""
+    def restart(self, state: Any) -> None:
+        """Starts all walks at a state of the shape and kind of the root."""
+        start, (shape, dtype) = np.asarray(state), (self.states.shape[1:], self.states.dtype)
+        if start.shape != shape or not np.can_cast(start.dtype, dtype, "same_kind"):
+            raise ValueError(f"state must have shape {shape} and dtype {dtype}, as the root has, got {state!r}")
         self.start, self.states[:], self._ages[:], self._earned[:] = start, start, 0, 0.0
 
     def chosen(self, count: int, q: Callable[[States], Floats] | None) -> Ints:
@@ -116,8 +135,6 @@ class Walkers:
 
     def restore(self, arrays: Readable) -> None:
         """Takes on a state that was saved."""
-        names = ("walkers", "last", "ages", "earned", "start", "returns")
-        self.states, self._last, self._ages, self._earned, self.start, self._returns = (
-            arrays[name].copy() for name in names
-        )
+        self.states, self._last, self.start = (arrays[name].copy() for name in ("walkers", "last", "start"))
+        self._ages, self._earned, self._returns = (arrays[name].copy() for name in ("ages", "earned", "returns"))
         self.longest, self.ends = int(arrays["episodes"][0]), bool(arrays["episodes"][1])

@@ -232,13 +232,8 @@ def _with_room(rows: NDArray[Any], count: int) -> NDArray[Any]:
 class Explorer:
     """A graph that grows.
 
-    Args:
-        rules: the constants of the search.
-        oracle: the simulator.
-        backup: F; its prior may depend on the state, and is restricted to legal actions.
-        root: the state to plan at.
-        table: the simulator as a table, which compiled code draws from; None to call it through the oracle.
-        key: identifies a state of a simulator that is called, by default by all its bytes.
+    Compiled code draws from the table, if there is one. Otherwise the oracle calls the simulator, whose states a key
+    identifies, by default all their bytes. The backup is restricted to legal actions.
 
     Attributes:
         graph: the discovered states. The key of a state is its number in the table, or that of its discovery.
@@ -285,11 +280,8 @@ class Explorer:
     def explore(self, epsilon: float, until: int, rounds: int, limit: int | None = None) -> bool:
         """Samples along at most `rounds` walks; returns whether the intervals at the root leave a gap of at most ε.
 
-        Args:
-            epsilon: ε.
-            until: no walk begins after this many simulator calls in all.
-            rounds: the largest number of walks.
-            limit: no call is made after this many in all; `until` by default. A later limit lets a trajectory end.
+        No walk begins after `until` simulator calls in all, and no call is made after a limit, by default the same. A
+        later limit lets a trajectory end.
 
         Raises:
             ModelError: the model broke the bound on successors, or a reward declared deterministic varies.
@@ -397,11 +389,8 @@ class Explorer:
     def sample_pairs(self, entries: Ints, counts: Ints, compared: tuple[int, int], draw: Draw) -> None:
         """Samples pairs [p] and updates their confidence sets. A table is drawn from here, a simulator by `draw`.
 
-        Args:
-            entries: the pairs, in ascending order.
-            counts: the number of samples of each.
-            compared: two actions of the root, each of which is charged half of the calls.
-            draw: calls the simulator.
+        Pairs have ascending entries, and counts [p] of samples. The two actions of the root that are compared are each
+        charged half of the calls.
         """
         (states, actions), calls = np.divmod(entries, self.rules.actions), int(self.oracle.stream[CALLS])
 

@@ -141,17 +141,12 @@ def rules_of(
     """
     discount = model.discount if discount is None else discount
     successors = model.max_successors if successors is None else successors
-    kind = VARYING
-    if rewards_are_known(model):
-        kind = FIXED
-    elif model.reward_kind in ("bernoulli", "transition"):
-        kind = BY_OUTCOME
     bound = 2**31 - 1  # no bound: the numbers of successors have 32 bits
     if successors is not None:
-        bound = successor_bound("max_successors", successors)
-        bound *= 2 if kind == BY_OUTCOME and model.reward_kind == "bernoulli" else 1
+        bound = successor_bound("max_successors", successors) * (2 if model.reward_kind == "bernoulli" else 1)
     bounds = spans(model, backup, horizon, tail, discount)
     low, high = model.reward_range
+    kind = BY_OUTCOME if model.reward_kind in ("bernoulli", "transition") else VARYING
     # A frame of one column, and walks by the policy, for a backup that is called.
     form, temperature = (backup, backup.temperature) if is_mixture(backup) else (HardMax(), 1.0)
     shifts = frozen(form.shifts(model.actions).T)
@@ -168,7 +163,7 @@ def rules_of(
         span_high=frozen(bounds[:, 1].copy()),
         reward_low=low,
         reward_width=high - low,
-        kind=kind if high > low else FIXED,
+        kind=FIXED if rewards_are_known(model) or not high > low else kind,
         one_successor=model.reward_kind == "transition",
         log_odds=-math.log(delta),
         # The sets of transitions hold for the unknown values: from below and from above, at every stage. Two outcomes
@@ -195,11 +190,9 @@ def spans(
     at_zero = at_zero_range(backup, model)
     rows = [curvature.value_interval(model, backup) if tail == "honest" else (0.0, 0.0)]
     for _ in range(horizon):
-        low, high = (
-            reward + zero + discount * later
-            for reward, zero, later in zip(model.reward_range, at_zero, rows[-1], strict=True)
-        )
-        rows.append((min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high))
+        ends = zip(model.reward_range, at_zero, rows[-1], strict=True)
+        low, high = (reward + zero + discount * later for reward, zero, later in ends)
+        rows.append(curvature.with_the_end(model, low, high))
     return np.array(rows[::-1])
 
 
@@ -325,34 +318,31 @@ def backwards(graph: Graph, rules: Rules) -> tuple[Ints, int]:
     """
     states, actions = graph.totals[0].states, rules.actions
     waiting, depths = np.zeros(states, dtype=np.int64), np.zeros(states, dtype=np.int64)
-    starts = np.zeros(states + 1, dtype=np.int64)  # of the predecessors of each state
-    for entry in range(states * actions):
+    # The outcomes that lead to a state are a linked list.
+    first, following = np.full(states, -1), np.empty(len(graph.successors), dtype=np.int64)
+    owners = np.empty(len(graph.successors), dtype=np.int64)
+    for entry in range(states * actions - 1, -1, -1):
         pair = graph.pairs[entry]
-        for outcome in range(pair.start, pair.start + pair.seen):
-            if graph.successors[outcome] >= 0:
-                starts[graph.successors[outcome] + 1] += 1
-                waiting[entry // actions] += 1
-    starts[:] = np.cumsum(starts)
-    before, filled = np.empty(starts[states], dtype=np.int64), starts[:states].copy()
-    for entry in range(states * actions):
-        pair = graph.pairs[entry]
-        for outcome in range(pair.start, pair.start + pair.seen):
+        for outcome in range(pair.start + pair.seen - 1, pair.start - 1, -1):
             successor = graph.successors[outcome]
             if successor >= 0:
-                before[filled[successor]] = entry // actions
-                filled[successor] += 1
+                following[outcome], first[successor] = first[successor], outcome
+                owners[outcome] = entry // actions
+                waiting[entry // actions] += 1
     order, count, place = np.empty(states, dtype=np.int64), 0, 0
     for state in range(states - 1, -1, -1):
         if waiting[state] == 0:
             order[count] = state
             count += 1
     while place < count:
-        state = order[place]
+        state, outcome = order[place], first[order[place]]
         place += 1
-        for i in range(starts[state], starts[state + 1]):
-            depths[before[i]] = max(depths[before[i]], depths[state] + 1)
-            waiting[before[i]] -= 1
-            if waiting[before[i]] == 0:
-                order[count] = before[i]
+        while outcome >= 0:
+            owner = owners[outcome]
+            depths[owner] = max(depths[owner], depths[state] + 1)
+            waiting[owner] -= 1
+            if waiting[owner] == 0:
+                order[count] = owner
                 count += 1
+            outcome = following[outcome]
     return order[:count], depths.max()

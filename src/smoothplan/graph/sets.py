@@ -189,8 +189,10 @@ LOWER, POLICY, UPPER = -1, 0, 1
 
 
 @partial(compiled, inner=True)
-def fill(frames: Floats, backup: Any, rules: Rules, key: int, wanted: int) -> None:
-    """Applies the backup to the action values in the frame, see `fill_frame`, or calls it in Python."""
+def fill(frames: Floats, backup: Any, rules: Rules, key: int, q: Floats, wanted: int) -> None:
+    """Puts action values [K] into the frame and applies the backup, see `fill_frame`, or calls it in Python."""
+    for action in range(rules.actions):
+        frames[0, 0, action] = q[action]
     if backup is None:  # Numba drops the other branch, but only for an argument
         fill_frame(frames, 0, rules.soft)
     else:
@@ -204,7 +206,7 @@ def fill(frames: Floats, backup: Any, rules: Rules, key: int, wanted: int) -> No
 @partial(compiled, inner=True)
 def back_up(graph: Graph, rules: Rules, work: Workspace, state: int, stage: int) -> None:
     """Tightens the intervals of a state's actions and of its value. An interval never widens, nor turns over."""
-    node, frames = state * rules.stages + stage, work.frames
+    node, frames, key = state * rules.stages + stage, work.frames, graph.keys[state]
     start = node * rules.actions
     later = stage if rules.endless else stage + 1
     for action in range(rules.actions):
@@ -215,15 +217,11 @@ def back_up(graph: Graph, rules: Rules, work: Workspace, state: int, stage: int)
             graph.q_low[entry] = min(max(graph.q_low[entry], low), graph.q_high[entry])
             graph.q_high[entry] = max(min(graph.q_high[entry], high), graph.q_low[entry])
     # F of the lower bounds, then of the upper ones.
-    for action in range(rules.actions):
-        frames[0, 0, action] = graph.q_low[start + action]
-    fill(frames, work.backup, rules, graph.keys[state], LOWER)
-    low = frame_value(frames, 0, graph.keys[state], rules.soft)
+    fill(frames, work.backup, rules, key, graph.q_low[start:], LOWER)
+    low = frame_value(frames, 0, key, rules.soft)
     graph.low[node] = min(max(graph.low[node], low), graph.high[node])
-    for action in range(rules.actions):
-        frames[0, 0, action] = graph.q_high[start + action]
-    fill(frames, work.backup, rules, graph.keys[state], UPPER)
-    high = frame_value(frames, 0, graph.keys[state], rules.soft)
+    fill(frames, work.backup, rules, key, graph.q_high[start:], UPPER)
+    high = frame_value(frames, 0, key, rules.soft)
     graph.high[node] = max(min(graph.high[node], high), graph.low[node])
 
 

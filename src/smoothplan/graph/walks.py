@@ -87,9 +87,7 @@ def next_action(graph: Graph, rules: Rules, work: Workspace, state: int, stage: 
     start = (state * rules.stages + stage) * rules.actions
     soft = rules.soft.temperature > 0.0 and rules.soft_share > 0.0
     if soft and (rules.soft_share >= 1.0 or uniform(stream) < rules.soft_share):
-        for action in range(rules.actions):
-            frames[0, 0, action] = graph.q_high[start + action]
-        fill(frames, work.backup, rules, graph.keys[state], POLICY)
+        fill(frames, work.backup, rules, graph.keys[state], graph.q_high[start:], POLICY)
         return draw_action(frames, 0, draw_column(graph.keys[state], rules.soft, stream), stream)
     best = 0
     for action in range(1, rules.actions):
@@ -251,9 +249,8 @@ def select(graph: Graph, rules: Rules, work: Workspace, loop: NDArray[np.void], 
             last = now.steps - 1
             now.state, now.stage, now.sampled = work.path[last, 0], work.path[last, 1], work.path[last, 2]
             now.entry = pair_at(rules, now.state, now.stage, now.sampled)
-            now.count = (
-                min(max(1, int(WALKING.growth * graph.pairs[now.entry].count)), now.until - calls) if found else 0
-            )
+            more = max(1, int(WALKING.growth * graph.pairs[now.entry].count))
+            now.count = min(more, now.until - calls) if found else 0
             return SAMPLE
 
     # The next step of a trajectory.
@@ -306,13 +303,9 @@ def proceed(
 ) -> int:
     """Goes on with a search until one of the verdicts above, or until an outcome cannot be recorded.
 
-    Args:
-        graph, rules, work: of the explorer.
-        loop: [1] of `LOOP_STATE`, the request and the state of the search.
-        tables: the table to sample from; if it is empty, `SAMPLE` asks the caller for `loop.count` outcomes of the
-            action `loop.sampled` at the state `loop.state`.
-        q: the estimates that a survey follows, [n, K], of the first n discovered states; None for a search.
-        keys, rewards: the outcomes that were asked for, [count]; keys are negative at the end of an episode.
+    `loop` [1] is the request and the state of the search. If the tables are empty, `SAMPLE` asks the caller for
+    `loop.count` outcomes of the action `loop.sampled` at the state `loop.state`: their keys, negative at the end of an
+    episode, and rewards. A survey follows the estimates q [n, K] of the first n discovered states; a search has none.
     """
     now = loop[0]
     simulated = len(tables.outcomes) == 0

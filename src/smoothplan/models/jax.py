@@ -364,7 +364,10 @@ def _gymnax_step(environment: Any, params: Any, clock: Any, state: Any, action: 
     """A step of gymnax, without resets. The clock is the time of every step, or None if it is a part of the state."""
     given = state if clock is None else state.replace(time=clock)
     _, following, reward, done, _ = environment.step_env(key, given, action, params)
-    following = following if clock is None else following.replace(time=None)
+    if clock is not None:
+        following = following.replace(time=None)
+    elif hasattr(environment, "is_truncated"):  # newer versions tell apart what ends an episode
+        done = done | environment.is_truncated(following, params)
     return following, reward * 1.0, done  # some rewards are truth values
 
 

@@ -8,7 +8,6 @@ that is the same for the whole batch is [K, 1], and so are its softmaxes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
@@ -19,7 +18,7 @@ from smoothplan.recursive.debias import DEBIASING, Debiased
 from smoothplan.recursive.level import Level
 from smoothplan.recursive.schedule import Schedule
 from smoothplan.run.chunks import CALLS_AT_ONCE, Sums, added, categorical, pieces, repeated
-from smoothplan.theory.backups import Backup, SoftmaxMixture, is_mixture, required_mixture
+from smoothplan.theory.backups import Backup, is_mixture, required_mixture
 
 
 class Mixture(NamedTuple):
@@ -102,9 +101,7 @@ class BatchedEngine:
                 pairs, here = np.repeat(np.arange(actions), piece * count), _tiled(states, actions * piece)
                 samples = np.full(len(pairs), -np.inf)
                 kept = np.broadcast_to(legal[:, None], (actions, piece, count)).reshape(-1)
-                if mask is not None:
-                    pairs, here = pairs[kept], here[kept]
-                samples[kept] = self._returns(oracle, here, pairs, level.reference)
+                samples[kept] = self._returns(oracle, here[kept], pairs[kept], level.reference)
                 totals[:, block] += samples.reshape(actions, piece, count).sum(axis=1)
         means = [
             totals.reshape(actions, 2**power, -1, count).sum(axis=2) / (level.samples / 2**power)
@@ -123,10 +120,7 @@ class BatchedEngine:
                 further = oracle.sample(_tiled(states, piece), _tiled(actions, piece)).rewards
                 total += further.reshape(piece, len(states)).sum(axis=0)
             rewards = total / level.rewards
-        if not terminals.any():
-            return np.asarray(rewards + discount * self._sample(oracle, row, next_states))
-        going_on = np.flatnonzero(~terminals)
-        result = rewards.copy()
+        going_on, result = np.flatnonzero(~terminals), rewards.copy()
         result[going_on] += discount * self._sample(oracle, row, next_states[going_on])
         return result
 
@@ -188,20 +182,14 @@ class BatchedEngine:
         unbiased = differences.sum(axis=0) ** 2 - (differences**2).sum(axis=0)
         return np.asarray(unbiased / (pairs * (pairs - 1) * 4.0 * self.schedule.problem.temperature))
 
-    @cached_property
-    def _softmaxes(self) -> tuple[SoftmaxMixture, Floats] | None:
-        """The backup and the shifts that column j subtracts from Q̂_i, [J, K]; None if it is no mixture of softmaxes."""
-        backup = self.backup
-        return (backup, backup.shifts(self.schedule.problem.actions).T) if is_mixture(backup) else None
-
     def _backed_up(self, around: Floats, states: States, with_policy: bool) -> Mixture:
         """The backup at references [K, n] or [K, 1] and states [n, ...]."""
-        if self._softmaxes is None:
+        backup, temperature = self.backup, self.schedule.problem.temperature
+        if not is_mixture(backup):
             q = np.broadcast_to(around.T, (len(states), len(around)))
-            policy = self.backup.policy(q, states).T[None] if with_policy else np.zeros((0, *around.shape))
-            return Mixture(self.backup.value(q, states), policy, np.ones((1, 1)))
-        backup, shifts = self._softmaxes
-        temperature = self.schedule.problem.temperature
+            policy = backup.policy(q, states).T[None] if with_policy else np.zeros((0, *around.shape))
+            return Mixture(backup.value(q, states), policy, np.ones((1, 1)))
+        shifts = backup.shifts(self.schedule.problem.actions).T  # that column j subtracts from Q̂_i, [J, K]
         columns, weights = len(shifts), np.atleast_2d(backup.weights(states)).T
         if temperature == 0.0:
             return Mixture(around.max(axis=0), np.zeros((0, *around.shape)), weights)

@@ -108,12 +108,8 @@ def left_over(
     over a block of n returns is a sum of products of cumulants, each with a power of 1/n; a power n^−i, i ≤ debias,
     has a weight of zero. Each slope ⟨∇F, e⟩ has k times the term of F.
 
-    Args:
-        kind, debias: of the level; debias > 0.
-        actions: K.
-        derivatives: bounds of the second, third, … derivatives of F in directions of range 1; three or more.
-        variance, width: of one return.
-        samples: N.
+    There are three or more `derivatives`, bounds of the second, third, … derivatives of F in directions of range 1.
+    Variance and width are those of one return.
     """
     values, slopes = DEBIASING[kind, debias]
     own = 1.0 if kind == "order-1" else 0.0  # the weight of −⟨∇F(Q̂), e⟩

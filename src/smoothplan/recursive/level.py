@@ -350,8 +350,7 @@ def certify_level(
         assert level.reference is not None
         through = returns[level.reference]
         proved = plug_in(problem, through, around, level.debias)
-        room = math.inf if level.clip is None else min(level.clip[1] - through.high, through.low - level.clip[0])
-        if level.clip is not None and room < 0.0:
+        if level.clip and (room := min(level.clip[1] - through.high, through.low - level.clip[0])) < 0.0:
             # Clipping moves F by no more than an entry of Q̂, on average over all K. Efron and Stein still hold.
             proved = proved._replace(
                 bias=proved.bias + problem.actions * _overshoot(around.deviation**2, room),

@@ -20,7 +20,7 @@ from smoothplan.base.arguments import Ints, Numbers
 from smoothplan.recursive import level as arithmetic
 from smoothplan.recursive.debias import largest_debias
 from smoothplan.recursive.level import Bounds, Level
-from smoothplan.recursive.schedule import CERTAIN_SHARE, Schedule, moved, require_depth, shared_reference, trimmed
+from smoothplan.recursive.schedule import CERTAIN_SHARE, Schedule, renumbered, require_depth, shared_reference, trimmed
 from smoothplan.run.records import LONG_HORIZONS
 from smoothplan.theory.curvature import Problem, require_resolvable
 
@@ -110,12 +110,8 @@ def allowed_kinds(problem: Problem, order: int, debias: int) -> list[tuple[int, 
 def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2, debias: int = 0) -> Schedule:
     """The cheapest schedule found for accuracy ε with probability 1 − δ.
 
-    Args:
-        problem: see `Problem.of`.
-        epsilon: the accuracy of the value.
-        delta: the probability of missing it.
-        order: the highest order of levels that is allowed: 0 for plug-in levels only. A hard maximum has no other.
-        debias: the most terms that a level may cancel; 0 for no debiased levels.
+    Its levels have the given order at the highest, 0 for plug-in levels only, and cancel so many terms at most. A hard
+    maximum has no others than plug-in levels.
 
     Raises:
         ValueError: ε is out of reach of floating point, of any level, or of a search of reasonable length.
@@ -127,7 +123,8 @@ def optimised(problem: Problem, epsilon: float, delta: float, order: int = 2, de
     for way in searches(problem, order, debias):
         levels, first, returns = children_of(problem, way).down_to(_finest_bias(problem, epsilon))
         root, repeats = _root(problem, returns, epsilon, delta, way.order)
-        found.append(Schedule(problem, trimmed([*levels, moved(root, first)]), repeats, epsilon, delta))
+        root = renumbered(root, first.__add__)
+        found.append(Schedule(problem, trimmed([*levels, root]), repeats, epsilon, delta))
     return min(found, key=lambda schedule: schedule.calls)
 
 
@@ -137,14 +134,9 @@ def ladder(
     """The levels of a problem, and the rungs that an action's interval passes as it shrinks to a radius.
 
     Each rung has the level that makes its radius cheapest. As a finer level costs T ∝ bias^−α and its noise falls with
-    the square root of the samples, the bias is about α/(2 + α) of the radius.
-
-    Args:
-        problem: see `Problem.of`.
-        radius: the finest.
-        delta: the probability that the noise is larger than certified, for all rungs together.
-        order, debias: the kinds of levels that are allowed, see `optimised`.
-        budget: the price at which the ladder ends before the radius is reached. There is one rung at least.
+    the square root of the samples, the bias is about α/(2 + α) of the radius. The noise is larger than certified with
+    probability δ, for all rungs together. A budget is the price at which the ladder ends before the radius is reached;
+    there is one rung at least.
     """
     arguments.number("delta for each action", delta, least=arguments.LEAST_DELTA / problem.actions)
     # A geometric grid from below the widest radius to the finest, of which 1e-12 is beyond the accuracy of floats.
@@ -243,9 +235,7 @@ def _root(problem: Problem, returns: Bounds, epsilon: float, delta: float, order
 class LevelSearch:
     """The levels of a problem, from coarse to fine. A finer request adds levels to those found before.
 
-    Args:
-        problem: as it is at the states that the levels are for.
-        way: what is used. If it is staged, children are levels for a step less; otherwise these very levels.
+    The problem is that at the states which the levels are for. In a staged search children are levels for a step less.
     """
 
     def __init__(self, problem: Problem, way: Search) -> None:
@@ -302,17 +292,16 @@ class LevelSearch:
             self._counts.append((self._target, len(self._levels)))
             self._target *= self._ratio
         count = max((count for target, count in self._counts if target >= floor), default=1)
-        own, returns = self._levels[:count], self._returns(0, count)
+        own, returns = self._levels[:count], self._returns(count)
         if self._below is None:
             return own, 0, returns
         needed, first, _ = self._below.down_to(STAGE_STEP * floor)
-        return [*needed, *(moved(level, first) for level in own)], len(needed), returns
+        return [*needed, *(renumbered(level, first.__add__) for level in own)], len(needed), returns
 
-    def _returns(self, first: int, end: int) -> Bounds:
-        """The certificates of returns through some of the levels, as columns."""
-        rows = np.array(self.certificates[first:end], dtype=np.float64).reshape(-1, len(Bounds._fields))
-        proved = Bounds(*np.ascontiguousarray(rows.T))
-        rewards = np.array([float(level.rewards) for level in self._levels[first:end]])
+    def _returns(self, count: int) -> Bounds:
+        """The certificates of returns through the first levels, as columns."""
+        proved = Bounds(*np.array(self.certificates[:count], dtype=np.float64).T.copy())
+        rewards = np.array([float(level.rewards) for level in self._levels[:count]])
         return arithmetic.one_step(self._problem, proved, rewards)
 
     def _best(self, candidates: list[_Candidates]) -> Iterator[tuple[_Candidates, int]]:
@@ -321,30 +310,26 @@ class LevelSearch:
         everyday = ((problem.reward_range[1] - problem.reward_range[0] + problem.discount * problem.width) / 2.0) ** 2
         taken: set[tuple[float, float]] = set()
         # Weights of the variance that a return has anyway, against that of the level: low ones favour low variance.
-        for rate in (0.02, 0.2, 2.0, 20.0):
-            least, best = math.inf, None
+        for rate in (0.02, 0.2, 2.0, 20.0) if candidates else ():
+            found = list[tuple[float, _Candidates, int]]()
             for some in candidates:
                 proved = some.certificate
                 work = (rate * everyday + problem.discount**2 * proved.variance) * (1.0 + proved.calls)
-                row = int(np.argmin(work))
-                if best is None or work[row] < least:
-                    least, best = float(work[row]), (some, row)
-            if best is not None:
-                proved = _rows(best[0].certificate, best[1])
-                if (proved.variance, proved.calls) not in taken:
-                    taken.add((proved.variance, proved.calls))
-                    yield best
+                found.append((np.min(work), some, int(np.argmin(work))))
+            _, some, row = min(found, key=lambda each: each[0])
+            proved = _rows(some.certificate, row)
+            if (proved.variance, proved.calls) not in taken:
+                taken.add((proved.variance, proved.calls))
+                yield some, row
 
     def _candidates(self) -> Iterator[_Candidates]:
         """Levels that reach the target, with the levels so far as children, or those for a step less."""
         problem, target = self._problem, self._target
-        returns = self._returns(0, len(self._levels))
-        if self._below is not None:
-            *_, returns = self._below.down_to(STAGE_STEP * target)
-        end = len(returns.bias)
+        below = self._below
+        returns = self._returns(len(self._levels)) if below is None else below.down_to(STAGE_STEP * target)[2]
         if returns.calls[-1] > 1e300:
             # Near the largest float, plug-in levels over the latest eight are enough to state a price.
-            plug_in, _ = self._averages(returns, max(0, end - 8), 0)
+            plug_in, _ = self._averages(returns, max(0, len(returns.bias) - 8), 0)
             plug_in = _rows(plug_in, plug_in.badness <= target)
             if len(plug_in.level):
                 yield _Candidates("plug-in", plug_in.certificate, plug_in)
@@ -374,7 +359,7 @@ class LevelSearch:
                 reach = first.bias <= target
                 if reach.any():
                     yield _Candidates("order-1", _rows(first, reach), _rows(references, r[reach]), debias, j[reach])
-        self._averaged = end
+        self._averaged = len(returns.bias)
         if self._order == 2:
             yield from self._second_order(returns, useful)
 

@@ -12,6 +12,7 @@ the schedule itself makes, found by iteration.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 from smoothplan.base import arguments
@@ -55,7 +56,8 @@ def sparse_sampling(problem: Problem, epsilon: float, delta: float) -> Schedule:
     logs = 2 * depth * math.log(problem.actions * depth * ratio) + math.log(max(largest, accuracy) / accuracy)
     width = max(1, math.ceil(ratio * logs))
     levels = [Level("plug-in", samples=width, reference=row) for row in range(depth)]
-    return Schedule(problem, (_zero(problem), *levels), 1, epsilon, delta, early_stopping=False)
+    zero = Level("constant", shift=-problem.middle)  # the answer 0
+    return Schedule(problem, (zero, *levels), 1, epsilon, delta, early_stopping=False)
 
 
 def smooth_cruiser(problem: Problem, epsilon: float, delta: float) -> Schedule:
@@ -88,9 +90,7 @@ def second_order_smooth_cruiser(problem: Problem, epsilon: float, delta: float) 
     def samples(accuracy: float, share: float) -> int:
         return math.ceil(spread**2 * math.log(2.0 * problem.actions / share) / (2.0 * accuracy**2))
 
-    def tolerance(accuracy: float) -> float:
-        return curvature.tolerance(accuracy, 3, problem.temperature, "euclidean")
-
+    tolerance = partial(curvature.tolerance, beta=3, temperature=problem.temperature, norm="euclidean")
     return _printed(problem, epsilon, delta, 2, bound, threshold, samples, tolerance)
 
 
@@ -106,13 +106,8 @@ def _printed(
 ) -> Schedule:
     """The recursion that SmoothCruiser and SecondOrderSmoothCruiser share: children at ε/√γ, references at ρ(ε).
 
-    Args:
-        problem, epsilon, delta: of the schedule.
-        order: 1 or 2.
-        bound: the accuracy from which on the answer is 0.
-        threshold: κ, below which samples are corrected.
-        samples: N, by accuracy and δ′.
-        tolerance: ρ, by accuracy.
+    From the accuracy `bound` on the answer is 0. Below the threshold κ samples are corrected, up to order 1 or 2.
+    `samples` is N by accuracy and δ′, and `tolerance` is ρ.
     """
     step = math.sqrt(problem.discount)  # children are called at an accuracy this much coarser
     clip = (0.0, bound) if order == 2 else None
@@ -127,7 +122,7 @@ def _printed(
             if accuracy in rows:
                 return rows[accuracy]
             if accuracy >= bound:
-                level = _zero(problem)
+                level = Level("constant", shift=-problem.middle)  # the answer 0
             elif accuracy >= threshold:
                 child = sample(accuracy / step)
                 level = Level("plug-in", samples=samples(accuracy, share), reference=child, clip=clip)
@@ -161,11 +156,6 @@ def _printed(
             break
         result = updated
     return result
-
-
-def _zero(problem: Problem) -> Level:
-    """The printed base case, the answer 0."""
-    return Level("constant", shift=-problem.middle)
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,7 @@ from smoothplan.models.model import GenerativeModel, required_model
 from smoothplan.recursive.level import Bounds, Level, ReferenceMoments, certify, certify_level, one_step
 from smoothplan.run.chunks import Chunk, Sums, Work, chunk_size
 from smoothplan.run.progress import Display
-from smoothplan.run.records import (
-    LONG_HORIZONS,
-    Planner,
-    Root,
-    Snapshot,
-    Status,
-    required_planner,
-    within,
-)
+from smoothplan.run.records import LONG_HORIZONS, Planner, Root, Snapshot, Status, required_planner, within
 from smoothplan.run.workers import Workers
 from smoothplan.theory.backups import Backup
 from smoothplan.theory.curvature import Problem, require_possible
@@ -167,10 +159,11 @@ class Schedule:
         return float(confidence.bernstein_radius(self.sample.variance, self.sample.width, count, share))
 
 
-def moved(level: Level, by: int) -> Level:
-    """A level whose children are so many rows further down."""
+def renumbered(level: Level, new: Callable[[int], int]) -> Level:
+    """A level whose children have other rows."""
     children = {name: getattr(level, name) for name in ("reference", "linear", "quadratic")}
-    return replace(level, **{name: row + by for name, row in children.items() if row is not None})
+    changes: dict[str, Any] = {name: new(row) for name, row in children.items() if row is not None}
+    return replace(level, **changes)
 
 
 def trimmed(levels: list[Level]) -> tuple[Level, ...]:
@@ -179,12 +172,8 @@ def trimmed(levels: list[Level]) -> tuple[Level, ...]:
     for row in range(len(levels) - 1, -1, -1):
         if row in needed:
             needed.update(levels[row].children)
-    kept = sorted(needed)
-    new: dict[int | None, int | None] = {None: None} | {row: place for place, row in enumerate(kept)}
-    return tuple(
-        replace(level, reference=new[level.reference], linear=new[level.linear], quadratic=new[level.quadratic])
-        for level in (levels[row] for row in kept)
-    )
+    kept = {row: place for place, row in enumerate(sorted(needed))}
+    return tuple(renumbered(levels[row], kept.__getitem__) for row in kept)
 
 
 def require_depth(problem: Problem, steps: float, most: int) -> None:
@@ -277,15 +266,7 @@ def forecast(planner: Planner, model: GenerativeModel) -> Forecast:
 
 
 class ScheduleRun:
-    """A run of a schedule: its samples at the root and the interval that they prove.
-
-    Args:
-        schedule: coarser than ε asks for, if a limit on calls demands it.
-        backup: F.
-        root: the model, the state and the limits.
-        engine: interprets the schedule: a compiled or a batched one.
-        epsilon: the accuracy requested.
-    """
+    """A run of a schedule, which is coarser than ε asks for if a limit on calls demands it: samples and their proof."""
 
     def __init__(self, schedule: Schedule, backup: Backup, root: Root, engine: Any, epsilon: float) -> None:
         self.schedule, self.engine = schedule, engine

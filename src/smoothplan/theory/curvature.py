@@ -193,7 +193,7 @@ def value_interval(model: GenerativeModel, backup: Backup, steps: float | None =
     declared = declared_interval(model, backup)
     if declared is None or steps == 0:
         return low, high
-    least, most = _with_the_end(model, *declared)
+    least, most = with_the_end(model, *declared)
     # If rounding puts a declared range just outside the values that rewards allow, one end of those is left.
     values = min(max(least, low), high), min(max(most, low), high)
     require_size("value_range", declared_values(model), values)
@@ -207,7 +207,7 @@ def _by_rewards(model: GenerativeModel, backup: Backup, steps: float | None = No
         return 0.0, 0.0
     ends = zip(model.reward_range, at_zero_range(backup, model), strict=True)
     low, high = (summed(reward + at_zero, model.discount, steps) for reward, at_zero in ends)
-    return _with_the_end(model, low, high)
+    return with_the_end(model, low, high)
 
 
 def require_rewards(model: GenerativeModel, what: str) -> None:
@@ -219,7 +219,7 @@ def require_rewards(model: GenerativeModel, what: str) -> None:
         )
 
 
-def _with_the_end(model: GenerativeModel, low: float, high: float) -> Interval:
+def with_the_end(model: GenerativeModel, low: float, high: float) -> Interval:
     """[low, high], with 0 in it if episodes may end."""
     return (min(low, 0.0), max(high, 0.0)) if model.terminates else (low, high)
 
@@ -316,13 +316,12 @@ def gap_of_values(model: GenerativeModel, backup: Backup) -> Interval:
     Episodes may end after any number of steps if the model has terminal states: then 0 is between the bounds.
     """
     low, high = (summed(end, model.discount, horizon_of(model)) for end in _gap_to_hard_max(model, backup))
-    return _with_the_end(model, low, high)
+    return with_the_end(model, low, high)
 
 
 def _gap_to_hard_max(model: GenerativeModel, backup: Backup) -> Interval:
     """The same interval for the legal actions of a model."""
-    low, high = gap_to_hard_max(restricted(backup, model), model.actions)
-    return low, high if getattr(model, "legal", None) is None else at_zero_range(backup, model)[1]
+    return gap_to_hard_max(restricted(backup, model), model.actions)[0], at_zero_range(backup, model)[1]
 
 
 def smoothing_for_bias(
@@ -403,11 +402,6 @@ class Problem:
         low, high = (summed(reward + zero, self.discount, steps) for reward, zero in ends)
         least, most = self.values  # with 0 between them, as below
         return replace(self, values=(max(least, min(low, 0.0)), min(most, max(high, 0.0))), horizon=steps)
-
-    @property
-    def total_weight(self) -> float:
-        """Σ γ^t over the steps of an episode, 1/(1−γ) without a horizon."""
-        return total_weight(self.discount, self.horizon)
 
     @property
     def middle(self) -> float:

@@ -120,9 +120,7 @@ def _fixed_point(
         updated = aggregate(action_values(model, values))
         updated[model.terminal] = 0.0
         change = updated - values
-        low, high = float(change.min()), float(change.max())
-        if model.terminates:
-            low, high = min(low, 0.0), max(high, 0.0)
+        low, high = curvature.with_the_end(model, float(change.min()), float(change.max()))
         rounding = unit * (gain + float(np.abs(updated).max())) * steps
         error = reach * (high - low) / 2.0 + rounding
         if error <= tolerance:

@@ -43,9 +43,8 @@ def cumulant_bounds(temperature: float) -> tuple[float, ...]:
 def exponentials(q: Floats, shifts: Floats, temperature: float) -> tuple[Floats, Floats, Floats]:
     """The softmaxes of q [..., K] less shifts [K, J], column by column, in the log domain.
 
-    Returns:
-        Odds exp((q_i − shift_ij − top_j)/η) with top_j = max_i (q_i − shift_ij), [..., K, J]; their sums over i,
-        [..., 1, J]; and the soft maxima η log Σ_i exp((q_i − shift_ij)/η), [..., J].
+    Returns odds exp((q_i − shift_ij − top_j)/η) with top_j = max_i (q_i − shift_ij), [..., K, J]; their sums over i,
+    [..., 1, J]; and the soft maxima η log Σ_i exp((q_i − shift_ij)/η), [..., J].
     """
     scores = q[..., :, None] - shifts
     top = scores.max(axis=-2, keepdims=True)
@@ -332,14 +331,6 @@ def draw_stops(count: int, discount: float, horizon: int, stream: Stream) -> Int
     for row in range(count):
         stops[row] = draw_stop(discount, horizon, stream)
     return stops
-
-
-@compiled
-def stop_weight(discount: float, horizon: int) -> float:
-    """Σ_{t<H} γ^t, the weight of a sample at one drawn step."""
-    if discount in (0.0, 1.0):
-        return float(horizon) if discount == 1.0 else 1.0
-    return math.expm1(horizon * math.log(discount)) / (discount - 1.0)
 
 
 @partial(compiled, merged=True)
