@@ -127,6 +127,12 @@ def test_a_plan_balances_what_no_coarse_action_does() -> None:
     assert sp.Agent(model, calls=1_000, seed=0).play(max_steps=60).steps == 60
 
 
+@pytest.mark.parametrize("calls", [1, 4, 5, 6, 9, 17, 50, 100, 333])
+def test_plans_keep_small_limits_on_calls(calls: int) -> None:
+    for model in (simulator(dial), balanced(), simulator(slipping)):
+        assert sp.decide(model, calls=calls, seed=calls).calls <= calls
+
+
 def test_decisions_by_plans_repeat_for_any_number_of_workers() -> None:
     texts = []
     for workers in (1, "threads:2"):

@@ -86,7 +86,7 @@ class Plans:
         # The more calls, the longer and the more plans.
         steps, before = min(steps, max(math.isqrt(max(calls, 0)), min(LONG, calls // FEWEST))), self.best
         self.best = None
-        if self.random or steps == 0:
+        if self.random or steps == 0 or 4 * steps > calls:  # what it takes to begin
             return False
         mask = None if isinstance(self._actions, Box) else legal_actions(self._oracle.model, self._state[None])
         self._roots = [] if isinstance(self._actions, Box) else list(range(self._actions))

@@ -471,7 +471,7 @@ class Call:
             if dtype.kind not in "biuf":
                 raise ValueError(f"states of dtype {dtype}")
             states, actions = np.array(fields["states"], dtype=dtype), np.array(fields["actions"])
-            if actions.dtype.kind not in "if" or actions.ndim == 0 or states.shape[:1] != actions.shape[:1] != (0,):
+            if actions.dtype.kind not in "if" or 0 in (actions.ndim, actions.size) or len(states) != len(actions):
                 raise ValueError(f"states of shape {states.shape}, actions of shape {actions.shape}")
             words = np.array(fields["generator"], dtype=np.uint64)
             streams.generator_from(words)
