@@ -88,9 +88,10 @@ class Plans:
         self.best = None
         if self.random or steps == 0 or 4 * steps > calls:  # what it takes to begin
             return False
-        mask = None if isinstance(self._actions, Box) else legal_actions(self._oracle.model, self._state[None])
-        self._roots = [] if isinstance(self._actions, Box) else list(range(self._actions))
-        self._roots = self._roots if mask is None else np.flatnonzero(mask[0]).tolist()
+        self._roots: list[int] = []  # the numbered actions that the state has
+        if not isinstance(self._actions, Box):
+            mask = legal_actions(self._oracle.model, self._state[None])
+            self._roots = list(range(self._actions)) if mask is None else np.flatnonzero(mask[0]).tolist()
         self._tried, plans = 0, np.stack([self._nothing(steps)] * 2)
         left: Actions = plans[0, :0] if before is None else before.actions[1 : steps + 1]
         plans[1, : len(left)] = left
@@ -231,8 +232,7 @@ class Plans:
         if len(going):
             tails[going] = scale * self._value(states)
         courses = [Plan(*one) for one in zip(plans, (values + tails).tolist(), tails.tolist(), ended, strict=True)]
-        for course in courses if not isinstance(self._actions, Box) else []:
-            before = self.firsts.get(first := int(course.actions[0]))
-            if before is None or course.value > before.value:
-                self.firsts[first] = course
+        for course in courses if self._roots else []:
+            first = int(course.actions[0])
+            self.firsts[first] = max(course, self.firsts.get(first, course), key=lambda plan: plan.value)
         return courses
