@@ -9,7 +9,15 @@ from numpy.typing import ArrayLike
 from smoothplan.base import arguments
 from smoothplan.base.arguments import Floats, Ints
 from smoothplan.base.compiling import compiled
-from smoothplan.models.model import GenerativeModel, States, action_names, legal_actions, masked, total_weight
+from smoothplan.models.model import (
+    GenerativeModel,
+    ModelError,
+    States,
+    action_names,
+    legal_actions,
+    masked,
+    total_weight,
+)
 from smoothplan.theory.softmaxes import Softmaxes, fill_frame, frame_value
 
 QFunction = Callable[[States], ArrayLike]
@@ -124,8 +132,12 @@ def as_points(states: States, root: States, model: GenerativeModel) -> Floats:
     if features is None:
         return states.reshape(len(states), int(np.prod(states.shape[1:]))).astype(np.float64)
     given = states if len(states) else root[None]
-    found = arguments.numbers("features(states)", features(arguments.frozen(given)))
-    if found.ndim != 2 or len(found) != len(given):
+    try:
+        found = arguments.numbers("features(states)", features(arguments.frozen(given)))
+    except Exception as error:
+        text = f"features raised {type(error).__name__}: {error} (for {len(given)} states, the first of them "
+        raise ModelError(f"{text}{given[0].tolist()})") from error
+    if found.ndim != 2 or len(found) != len(given) or found.shape[1] == 0:
         raise ValueError(f"features must return vectors [n, d] for {len(given)} states, got shape {found.shape}")
     if not np.isfinite(found).all():
         row = int(np.argmin(np.isfinite(found).all(axis=1)))

@@ -87,20 +87,25 @@ class SharedReference:
         oracle: Oracle | None = None,
         assumed: tuple[float, float] | None = None,
     ) -> None:
-        self._arguments = {"model": model, "backup": backup, "root": root, "delta": delta, "key": key}
-        self.assumed = None if declares_rewards(model) else assumed
-        if self.assumed is not None:
-            model = _assuming(model, self.assumed)
+        self._given = model, backup, root, arguments.failure(delta), key
+        oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
+        assumed = None if assumed is None else arguments.interval("assumed", assumed)
+        self._begin(None if declares_rewards(model) else assumed, oracle)
+
+    def _begin(self, assumed: tuple[float, float] | None, oracle: Oracle) -> None:
+        """Begins without any samples."""
+        model, backup, root, self.delta, key = self._given
+        self.assumed = assumed
+        if assumed is not None:
+            model = _assuming(model, assumed)
         curvature.require_rewards(model, "a SharedReference")
         self.model, self._backup, self._actions = model, restricted(backup, model), model.actions
         self._scale, self._compiled = curvature.value_scale(model, backup), is_mixture(backup)
-        self.delta = arguments.failure(delta)
         start = start_of(model, root)
         self._dtype = start.dtype  # without an initial state, the root says what states are made of
         if model.initial_state is not None and start.dtype.kind == np.asarray(model.initial_state).dtype.kind:
             self._dtype = np.asarray(model.initial_state).dtype
         start = self._known(start[None], may_end=False)
-        oracle = Oracle(model, seed, role="reference") if oracle is None else oracle
         # Of a model that was cut off, the steps left are stages: samples count at all of them, if possible.
         base: Any = pooled(model, backup, key)
         self._staged, steps = base is not None, horizon_of(model)
@@ -138,17 +143,19 @@ class SharedReference:
     def improve(self, calls: int, state: Any = None) -> None:
         """Makes that many more simulator calls, from a state or the root on; fewer if all is known for certain."""
         until = self.calls + arguments.whole("calls", calls)
-        try:
-            self._survey(until, state)
-        except SimulatorError as error:
-            if self.assumed is None or error.reward is None:
-                raise
-            (low, high), reward = self.assumed, error.reward
-            more = max(high - low, low - reward, reward - high)  # the range at least doubles
-            wider = min(low, reward - more), max(high, reward + more)
-            SharedReference.__init__(self, **self._arguments, oracle=self.explorer.oracle, assumed=wider)
-            if until > self.calls:
-                self.improve(until - self.calls, state)
+        while self.calls < until:
+            try:
+                self._survey(until, state)
+                return
+            except SimulatorError as error:
+                if self.assumed is None or error.reward is None:
+                    raise
+                (low, high), reward = self.assumed, error.reward
+                more = max(high - low, low - reward, reward - high)  # the range at least doubles
+                try:
+                    self._begin((min(low, reward - more), max(high, reward + more)), self.explorer.oracle)
+                except ValueError:  # no such values can be computed
+                    raise error from None
 
     def _survey(self, until: int, state: Any) -> None:
         """Learns from walks until a number of calls was made."""
@@ -239,10 +246,13 @@ class SharedReference:
         """Its state as named arrays, for `restore`."""
         own: dict[str, Any] = {"optimistic": self._optimistic, "values": self._values, "q": self._q}
         own |= {"guess": [self._guess], "up_to_date": [self._estimated, self._tightened]}
+        own |= {} if self.assumed is None else {"assumed": self.assumed}
         return self.explorer.saved() | {name: np.array(each) for name, each in own.items()}
 
     def restore(self, arrays: Readable) -> None:
         """Takes on the state of a reference that was made with the same arguments, whatever it knew before."""
+        if "assumed" in arrays:
+            self._begin(tuple(arrays["assumed"].tolist()), self.explorer.oracle)
         self.explorer.restore(arrays)
         self._optimistic, self._values, self._q = (arrays[name].copy() for name in ("optimistic", "values", "q"))
         self._guess = float(arrays["guess"][0])

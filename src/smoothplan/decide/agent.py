@@ -169,6 +169,7 @@ class Agent(AbstractContextManager["Agent"]):
                 raise
         finally:
             current.reset(before)
+            self._policies.speed = run.calls / max(working_time() - begun, 1e-9)
             self._stop_signal.deadline = None
             if run.race is not None:
                 self._raced += run.race.calls
@@ -183,11 +184,12 @@ class Agent(AbstractContextManager["Agent"]):
         if self.reference is not None:
             return
         # Without a number of calls it takes the time of ten decisions.
-        seconds = 10.0 * (self._seconds or 0.0) if self._first is None else None
+        seconds, begun = 10.0 * (self._seconds or 0.0) if self._first is None else None, working_time()
         try:
             self._policies.make(root_state(self.model, state), Budget(self._first, working_time(), seconds))
         finally:
             self.reference_calls = self._policies.calls
+            self._policies.speed = self.reference_calls / max(working_time() - begun, 1e-9)
 
     def save(self, path: str | Path) -> None:
         """Writes its memory to a file, as arrays: what its policy has learnt. No code is written, and no model.

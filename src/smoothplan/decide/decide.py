@@ -354,8 +354,12 @@ class DecisionRun:
         if plans is None:
             return
         usual: Any = race.choice()
+        if race.is_random:
+            plans.give_up()
         try:
-            while plans.improve(self._left, chosen_actions(race.model)[usual] if self._has_box else usual):
+            while not plans.random and plans.improve(
+                self._left, chosen_actions(race.model)[usual] if self._has_box else usual
+            ):
                 pass
         finally:
             if plans.leads:
@@ -364,9 +368,8 @@ class DecisionRun:
                 first, found = plans.best.actions[0], plans.firsts
                 if self._has_box:
                     first = add_point(race, self._model, reference, first)
-                    found = {usual: plans.base, first: plans.best}
-                ahead = {place: (one.value - plans.base.value, one.tail) for place, one in found.items()}
-                race.plan = Lead(int(first), usual, len(plans.best.actions), ahead)
+                    found = {usual: (plans.base, plans.base), first: (plans.base, plans.best)}
+                race.plan = Lead(int(first), usual, found)
         if plans.random:
             self._run_race(race, reference, 1.0, workers)
 
@@ -387,6 +390,9 @@ class DecisionRun:
     @property
     def _left(self) -> int:
         """The calls that are left, or that the time that is left allows."""
+        root = self.root
+        if root.max_seconds is not None and self.calls == 0:  # at the speed of the decision before
+            return int(self._policies.speed * (root.begun + root.max_seconds - working_time()))
         return self.budget(1.0).as_calls(1.0, self.calls)
 
     def _run_race(self, race: Race, reference: Reference, part: float, workers: Workers) -> None:
@@ -521,8 +527,8 @@ class DecisionRun:
                 parts.append(f"{self.race.model.actions} actions of the box were compared")
             parts.append(f"returns of {late} steps that follow the best actions of a {kind}{cut}")
             if self.race.plan is not None:
-                lead = f"earns {self.race.plan.ahead[self.race.plan.action][0]:.3g} more than these returns"
-                parts.append(f"nothing random was seen, and a plan of {self.race.plan.steps} steps {lead}")
+                plan = self.race.plan.best
+                parts.append(f"nothing random was seen, and a plan of {len(plan.actions)} steps earns {plan.value:.4g}")
         return "; ".join(parts) or "nothing was tried"
 
     def _warnings(
@@ -551,7 +557,7 @@ class DecisionRun:
                 "the reference has learnt nothing, for all rewards that it saw were alike: returns follow action "
                 f"{names[race.best]} everywhere"
             )
-        if counts[action] < race.enough:
+        if counts[action] < race.enough and not planned:
             yield f"{limit} sufficed for only {counts[action]} returns of every action: the estimates are rough"
             return
         returns = race.samples[~np.isnan(race.samples)]
@@ -591,7 +597,7 @@ class DecisionRun:
                 f"action {names[action]} is better than the given policy's action, {names[usual]}, by "
                 f"{-found.mean:.3g} ± {found.error:.2g} (estimate)"
             )
-        if race is None or not math.isfinite(errors[race.best]):
+        if race is None or race.plan is not None or not math.isfinite(errors[race.best]):
             return
         claimed, earned, noise = race.claim, means[race.best], errors[race.best]
         if abs(claimed - earned) > max(3.0 * noise, 0.1 * max(abs(claimed), abs(earned))):

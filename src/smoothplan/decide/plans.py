@@ -22,7 +22,7 @@ Course = Callable[[States], Actions]
 
 LONG = 50  # the length of plans if calls are few
 FEWEST = 8  # plans that the calls of a decision suffice for, and of a batch
-ALIKE = 1e-4  # sums that differ by a smaller share of their size are alike: a table solves for V̂ to 1e-5
+ALIKE = 1e-4  # plans that differ by a smaller share of V̂ are alike: a table solves for it to 1e-5
 PROBE = 8  # steps that tell most simulators with something random
 HALVINGS = 6.0  # of the side of a box: the smallest change of an action
 FRESH = 0.1  # of the plans of numbered actions have nothing in common with the best one
@@ -54,7 +54,7 @@ class Plans:
     Attributes:
         best: the best plan from the latest state; None before there is any.
         base: the course that plans are compared with; None before it was taken.
-        firsts: of numbered actions: the best course so far that begins with each.
+        firsts: of numbered actions: the first course that begins with each, and the best one so far.
         random: whether the same actions have earned different returns: then there are no plans.
     """
 
@@ -62,7 +62,7 @@ class Plans:
         self._oracle, self._actions = oracle, oracle.model.actions
         self.best: Plan | None = None
         self.base: Plan | None = None
-        self.firsts: dict[int, Plan] = {}
+        self.firsts: dict[int, tuple[Plan, Plan]] = {}
         self.random = False
 
     @property
@@ -70,7 +70,8 @@ class Plans:
         """Whether the best plan earns more than the course that plans are compared with."""
         if self.best is None or self.base is None:
             return False
-        return self.best.value - self.base.value > ALIKE * abs(self.best.value)
+        accuracy = ALIKE * max(abs(self.best.tail), abs(self.base.tail)) + 1e-9 * abs(self.best.value)
+        return self.best.value - self.base.value > accuracy
 
     def start(self, state: Any, policy: Course, value: Values, steps: int, calls: int) -> bool:
         """Begins at a state with what is left of the last plan, or with the policy's course; whether there are plans.
@@ -86,24 +87,27 @@ class Plans:
         # The more calls, the longer and the more plans.
         steps, before = min(steps, max(math.isqrt(max(calls, 0)), min(LONG, calls // FEWEST))), self.best
         self.best = None
-        if self.random or steps == 0 or 4 * steps > calls:  # what it takes to begin
+        if self.random or steps == 0 or 3 * (min(PROBE, steps) + steps) > calls:  # what it takes to begin
             return False
         self._roots: list[int] = []  # the numbered actions that the state has
         if not isinstance(self._actions, Box):
             mask = legal_actions(self._oracle.model, self._state[None])
             self._roots = list(range(self._actions)) if mask is None else np.flatnonzero(mask[0]).tolist()
-        self._tried, plans = 0, np.stack([self._nothing(steps)] * 2)
+        self._tried, plans = 0, np.stack([self._nothing(steps)] * 3)
         left: Actions = plans[0, :0] if before is None else before.actions[1 : steps + 1]
-        plans[1, : len(left)] = left
-        # The same course twice if there is no plan: whether nothing is random is not known yet.
+        plans[1:, : len(left)] = left
         for length in (min(PROBE, steps), steps) if before is None else (steps,):
             self.firsts = {}
-            course, other = self._courses(plans[:, :length], np.array([0, len(left)]))
-            if before is None and not other.repeats(course):
+            course, other, again = self._courses(plans[:, :length], np.array([0, len(left), len(left)]))
+            if not again.repeats(other):
                 self.random = True
                 return False
         self.best = other if other.value > course.value else course
         return True
+
+    def give_up(self) -> None:
+        """Ends all plans: something is random."""
+        self.random, self.best = True, None
 
     def improve(self, calls: int, first: Any) -> bool:
         """Improves the plan by at most that many calls; whether there are calls left for a plan.
@@ -117,24 +121,29 @@ class Plans:
         """
         assert self.best is not None
         steps, until = len(self.best.actions), self._oracle.calls + calls
-        if self.base is None and calls >= steps:
+        if self.base is None and calls >= 2 * steps:
             others = self._roots if FEWEST * len(self._roots) * steps <= calls else []
             courses = np.stack([self._nothing(steps)] * (1 + len(others)))
             courses[:, 0] = [first, *others]
             found = self._courses(courses, np.ones(len(courses), dtype=np.int64))
             self.base = found[0]
-            self.best = max([*found, self.best], key=lambda plan: plan.value)
+            self._take(found)
         left = (until - self._oracle.calls) // steps - 1  # the last one tells whether it earns the same again
-        if left < 1:
+        if left < 1 or self.best is None:
             return False
         rng, count = self._oracle.rng, min(left, max(FEWEST, left // FEWEST))
         ends = np.where(rng.random(count) < 0.5, steps, rng.integers(1, steps + 1, size=count))
-        ahead = max(self._courses(self._changed(self.best.actions, count), ends), key=lambda plan: plan.value)
-        if ahead.value > self.best.value:
-            (again,) = self._courses(ahead.actions[None], np.array([steps]))
-            self.random = not again.repeats(ahead)
-            self.best, self._tried = None if self.random else ahead, 0
+        self._take(self._courses(self._changed(self.best.actions, count), ends))
         return not self.random
+
+    def _take(self, courses: list[Plan]) -> None:
+        """Takes the best course if it earns more than the best plan, and earns the same again."""
+        ahead = max(courses, key=lambda plan: plan.value)
+        if self.best is None or ahead.value <= self.best.value:
+            return
+        (again,) = self._courses(ahead.actions[None], np.array([len(ahead.actions)]))
+        self.random = not again.repeats(ahead)
+        self.best, self._tried = None if self.random else ahead, 0
 
     def saved(self) -> Arrays:
         """What goes on in the next state, as named arrays, for `restore`."""
@@ -234,5 +243,6 @@ class Plans:
         courses = [Plan(*one) for one in zip(plans, (values + tails).tolist(), tails.tolist(), ended, strict=True)]
         for course in courses if self._roots else []:
             first = int(course.actions[0])
-            self.firsts[first] = max(course, self.firsts.get(first, course), key=lambda plan: plan.value)
+            before, best = self.firsts.get(first, (course, course))
+            self.firsts[first] = before, max(course, best, key=lambda plan: plan.value)
         return courses

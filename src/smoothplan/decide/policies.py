@@ -212,6 +212,7 @@ class PolicySearch:
         self._start: Any = None
         self._rewards: tuple[float, float] | None = None  # taken to be their range, if the model declares none
         self.lasts = False  # whether it serves many decisions
+        self.speed = 0.0  # calls a second, of the decision before
         if rule is not None:
             self.reference = PolicyReference(rule, model, reference, "the given policy")
 
@@ -288,8 +289,6 @@ class PolicySearch:
         if follows == -2 and isinstance(self.reference.rule, _Constant):
             follows = self.reference.rule.number
         about = {"kind": np.array([kinds.index(type(learner).__name__), follows]), "root": np.asarray(self._start)}
-        if isinstance(learner, SharedReference) and learner.assumed is not None:
-            about["assumed"] = np.array(learner.assumed)
         if self.plans is not None:
             about |= {f"plans_{name}": array for name, array in self.plans.saved().items()}
         found: Arrays = about | learner.saved()

@@ -23,6 +23,7 @@ from smoothplan.chains.grid import GridReference
 from smoothplan.chains.reference import QFunction, Reference, values_of
 from smoothplan.chains.returns import PairedReturns, paired_returns, quantile
 from smoothplan.chains.shared import SharedReference
+from smoothplan.decide.plans import Plan
 from smoothplan.decide.policies import full_horizon
 from smoothplan.models.model import (
     GenerativeModel,
@@ -47,6 +48,7 @@ EARLY = 0.15  # the horizon of early returns, as a share of the effective one
 LEAST = 8  # rows before the first elimination, and before the reference's best action is left
 PIECES = 4  # chunks of a round for workers to share, at least, if the simulator steps one state at a time
 UNUSED = 0.03  # the share of the calls that may be left
+SEARCH = 0.5  # what search may have missed, at least, as a share of what it has gained
 CLEAR = 3.0  # standard errors by which a difference is clear: no action is chosen that is clearly worse
 
 
@@ -93,13 +95,27 @@ class Lead(NamedTuple):
 
     action: int  # that the best plan begins with
     choice: int
-    steps: int
-    ahead: dict[int, tuple[float, float]]  # of the best course that begins with an action; and its part that is V̂'s
+    courses: dict[int, tuple[Plan, Plan]]  # of an action, the first that begins with it and the best one
+
+    @property
+    def best(self) -> Plan:
+        """The plan that is followed."""
+        return self.courses[self.action][1]
+
+    def value(self, action: int) -> tuple[float, float]:
+        """What the best course earns that begins with an action, and its standard error: half of V̂ may be wrong."""
+        best = self.courses[action][1]
+        return best.value, abs(best.tail) / 2.0
 
     def apart(self, one: int, other: int) -> tuple[float, float]:
-        """How much better one course is than another, and its standard error: half of the part of V̂ may be wrong."""
-        (value, tail), (less, part) = self.ahead[one], self.ahead[other]
-        return value - less, abs(tail - part) / 2.0
+        """How much better one action is than another by their best courses, and its standard error.
+
+        Half of the part of V̂ may be wrong; and where search has gained less, it may have missed as much.
+        """
+        (first, best), (begun, ahead) = self.courses[one], self.courses[other]
+        gains = best.value - first.value, ahead.value - begun.value
+        missed = max(abs(gains[0] - gains[1]), SEARCH * max(gains))
+        return best.value - ahead.value, math.hypot(missed, abs(best.tail - ahead.tail) / 2.0)
 
 
 class Race:
@@ -347,6 +363,20 @@ class Race:
         return np.asarray(self.active[close])
 
     @property
+    def is_random(self) -> bool:
+        """Whether returns of one action and the same length have differed, V̂ apart."""
+        late = ~np.isnan(self._late)
+        sums = np.where(late, self._late, self._early) - self._tails
+        weights = np.where(late, self._late_weights, self._early_weights)
+        for action in self.legal:
+            known = ~np.isnan(sums[:, action])
+            for weight in np.unique(weights[known, action]):  # as many steps, if the episode goes on
+                alike = sums[known & (weights[:, action] == weight), action]
+                if np.ptp(alike) > self._rounding:
+                    return True
+        return False
+
+    @property
     def samples(self) -> Floats:
         """Late returns, [n, K]; early ones if there are no others. Rows are paired; NaN if an action has none."""
         return self._returns[~np.isnan(self._returns).all(axis=1)]
@@ -387,11 +417,11 @@ class Race:
             means, errors = _combined((means, errors), (self._table.q, self._table.errors))
         means, errors = (np.where(self._claims > -np.inf, each, np.nan) for each in (means, errors))
         if self.plan is not None:
-            choice, usual = self.plan.choice, (means.copy(), errors.copy())
-            for action, (lead, _) in self.plan.ahead.items():
-                means[action] = usual[0][choice] + lead
-                errors[action] = math.hypot(usual[1][choice], self.plan.apart(action, choice)[1])
-                counts[action] = max(counts[action], 1)
+            value, doubt = self.plan.value(self.plan.action)
+            for action in self.legal:
+                behind = self.difference(int(action), self.plan.action)
+                means[action], errors[action] = value + behind.mean, math.hypot(doubt, behind.error)
+            means = np.clip(means, *self.engine.values)
         return means, errors, counts
 
     def _offset(self) -> tuple[float, float]:
@@ -439,15 +469,17 @@ class Race:
 
     def difference(self, one: int, other: int, early: bool = False) -> Difference:
         """How much better one action is than another, by the rows that have returns of both, late or early ones."""
-        plan, rows = self.plan, self._difference(one, one, early).rows
-        if plan is None or one == other or not {one, other} & plan.ahead.keys():
+        plan = self.plan
+        if plan is None or one == other or not {one, other} & plan.courses.keys():
             return self._difference(one, other, early)
-        if {one, other} <= plan.ahead.keys():
-            return Difference(*plan.apart(one, other), max(rows, self.enough))
-        sign, planned, rest = (1.0, one, other) if one in plan.ahead else (-1.0, other, one)
+        missed = float(self._missed()[plan.choice])  # an outcome that so many returns did not show
+        if {one, other} <= plan.courses.keys():
+            mean, error = plan.apart(one, other)
+            return Difference(mean, math.hypot(error, missed), self.enough)
+        sign, planned, rest = (1.0, one, other) if one in plan.courses else (-1.0, other, one)
         lead, doubt = plan.apart(planned, plan.choice)
         found = self._difference(plan.choice, rest, early)
-        return Difference(sign * (found.mean + lead), math.hypot(found.error, doubt), found.rows)
+        return Difference(sign * (found.mean + lead), math.hypot(found.error, doubt, missed), found.rows)
 
     def _difference(self, one: int, other: int, early: bool) -> Difference:
         """The same without a plan."""
