@@ -351,7 +351,11 @@ def test_a_reward_that_no_walk_has_met_does_not_end_a_decision(prize: float, sea
     assert reference.assumed is not None
     assert reference.assumed[0] <= min(prize, -0.1)
     assert reference.assumed[1] >= prize
-    assert reference.q(np.asarray(model.initial_state)[None]).max() > (0.5 * prize if prize > 0 else -10.0)
+    start = np.asarray(model.initial_state)[None]
+    assert reference.q(start).max() > (0.5 * prize if prize > 0 else -10.0)
+    again = sp.SharedReference(model, sp.HardMax(), assumed=(-0.2, 0.1))
+    again.restore(reference.saved())
+    assert (again.assumed, again.q(start).tolist()) == (reference.assumed, reference.q(start).tolist())
 
 
 def test_an_agent_of_unknown_rewards_goes_on_after_it_was_saved(tmp_path: Any) -> None:

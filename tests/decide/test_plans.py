@@ -205,3 +205,54 @@ def test_a_saved_agent_goes_on_with_its_plan(tmp_path: Path) -> None:
 
 def test_a_table_needs_no_plans() -> None:
     assert "plan of" not in sp.decide(sp.models.chain(states=8), calls=3_000, seed=0).method
+
+
+def test_a_loss_that_the_race_has_seen_ends_plans() -> None:
+    def seldom(states: States, actions: Any, rng: np.random.Generator) -> Any:
+        lost = (actions == 1) & (rng.random(len(states)) < 1.0 / 300.0)
+        return 0.9 * states + 0.1 * actions[:, None], np.where(actions == 1, 1.1, 1.0) - 1_000.0 * lost
+
+    model = simulator(seldom, discount=0.9, initial_state=[0.3, 0.5, 0.1], reward_range=(-1_000, 1.1), terminates=False)
+    for seed in range(3):  # of 15 seeds one decision was wrong, with a warning
+        decision = sp.decide(model, calls=100_000, seed=seed)
+        assert (decision.action, "a plan of" in decision.method) == (0, False)
+
+
+def test_values_by_plans_are_those_of_the_courses() -> None:
+    model = simulator(dial, horizon=60, discount=1.0)
+    decision = sp.decide(model, calls=10_000, seed=1)
+    assert "a plan of" in decision.method
+    plan = float(decision.method.rpartition("earns ")[2])
+    assert decision.q.max() == pytest.approx(plan, rel=1e-3)
+    assert plan <= 50.0
+    assert (decision.difference_errors[np.arange(2) != decision.action] > 0.0).all()
+
+
+def test_an_offset_of_all_rewards_hides_no_plan() -> None:
+    def offset(states: States, actions: Any, rng: np.random.Generator) -> Any:
+        moved = np.stack([states[:, 0] + np.where(states[:, 1] == 0, actions, 0), states[:, 1] + 1.0], axis=1)
+        over = moved[:, 1] >= 12
+        return moved, 1e5 + 50.0 * (over & (moved[:, 0] == 1)), over
+
+    model = simulator(offset, discount=1.0, horizon=12)
+    assert sp.Agent(model, calls=3_000, reference_calls=50).decide([0.0, 0.0]).action == 1
+
+
+def test_an_agent_with_a_limit_in_seconds_keeps_its_plan() -> None:
+    agent, state = sp.Agent(balanced(), seconds=0.2), np.asarray(balanced().initial_state)
+    for _ in range(4):
+        state = Oracle(balanced(), 0).sample(state[None], np.array([agent.act(state)])).next_states[0]
+        assert agent._policies.has_plan
+
+
+def test_a_plan_out_of_a_box_needs_no_returns() -> None:
+    def chase(states: States, actions: Floats, rng: np.random.Generator) -> Any:
+        moved = np.stack([states[:, 0] + actions, states[:, 1] + 1.0], axis=1)
+        return moved, -np.abs(moved[:, 0] - 0.3137 * moved[:, 1]), moved[:, 1] >= 12
+
+    model = simulator(chase, actions=sp.Box(-1.0, 1.0), discount=0.95, reward_range=(-30, 0))
+    decision = sp.decide(model, calls=20_000, seed=0)
+    assert not any("returns of every action" in warning for warning in decision.warnings)
+    assert math.isfinite(decision.regret)
+    assert (decision.q <= 0.0).all()
+    assert decision.action == pytest.approx(0.3137, abs=0.15)

@@ -183,6 +183,7 @@ class Race:
         # Returns valued early and late, the weights of Q̂ in these, and its part of the latter (or of the former, if
         # returns end early), [n, K] each; NaN if an action has no such return.
         self._early, self._late, self._early_weights, self._late_weights, self._tails = (nothing,) * 5
+        self._steps = nothing  # of each return
         self._longest = np.zeros(model.actions, dtype=np.int64)  # steps of the longest return
         self._rounding = 1e-9  # the largest difference that may come from rounding
         self._missing: dict[bool, Floats] = {}  # of late and of early returns, see `_missed`
@@ -205,8 +206,8 @@ class Race:
         self.active = np.union1d(again, np.arange(len(self._links), model.actions))
         self._links = np.append(self._links, [link] * more)
         self._longest = np.append(self._longest, [0] * more)
-        kept = self._early, self._late, self._early_weights, self._late_weights, self._tails
-        self._early, self._late, self._early_weights, self._late_weights, self._tails = (
+        kept = self._early, self._late, self._early_weights, self._late_weights, self._tails, self._steps
+        self._early, self._late, self._early_weights, self._late_weights, self._tails, self._steps = (
             np.pad(rows, ((0, 0), (0, more)), constant_values=np.nan) for rows in kept
         )
 
@@ -330,14 +331,14 @@ class Race:
 
     def _add(self, found: PairedReturns, early: int, late: int | None) -> None:
         """Takes returns into account, by the marks of their valuations."""
-        wide = np.full((5, len(found.steps), self.model.actions), np.nan)
+        wide = np.full((6, len(found.steps), self.model.actions), np.nan)
         wide[0][:, self.active], wide[2][:, self.active] = found.valued[early], found.weights[early]
-        wide[4][:, self.active] = found.tails[early if late is None else late]
+        wide[4][:, self.active], wide[5][:, self.active] = found.tails[early if late is None else late], found.steps
         if late is not None:
             wide[1][:, self.active], wide[3][:, self.active] = found.valued[late], found.weights[late]
         self._longest[self.active] = np.maximum(self._longest[self.active], found.steps.max(axis=0))
-        kept = self._early, self._late, self._early_weights, self._late_weights, self._tails
-        self._early, self._late, self._early_weights, self._late_weights, self._tails = (
+        kept = self._early, self._late, self._early_weights, self._late_weights, self._tails, self._steps
+        self._early, self._late, self._early_weights, self._late_weights, self._tails, self._steps = (
             np.concatenate(pair) for pair in zip(kept, wide, strict=True)
         )
         self._rounding = max(self._rounding, 1e-9 * float(np.nanmax(np.abs(wide[:2]))))
@@ -366,13 +367,11 @@ class Race:
     def is_random(self) -> bool:
         """Whether returns of one action and the same length have differed, V̂ apart."""
         late = ~np.isnan(self._late)
-        sums = np.where(late, self._late, self._early) - self._tails
-        weights = np.where(late, self._late_weights, self._early_weights)
+        sums, kinds = np.where(late, self._late, self._early) - self._tails, self._steps * np.where(late, 1.0, -1.0)
         for action in self.legal:
             known = ~np.isnan(sums[:, action])
-            for weight in np.unique(weights[known, action]):  # as many steps, if the episode goes on
-                alike = sums[known & (weights[:, action] == weight), action]
-                if np.ptp(alike) > self._rounding:
+            for kind in np.unique(kinds[known, action]):
+                if np.ptp(sums[known & (kinds[:, action] == kind), action]) > self._rounding:
                     return True
         return False
 
