@@ -207,7 +207,7 @@ def test_a_table_needs_no_plans() -> None:
     assert "plan of" not in sp.decide(sp.models.chain(states=8), calls=3_000, seed=0).method
 
 
-def test_a_loss_that_the_race_has_seen_ends_plans() -> None:
+def test_a_rare_loss_ends_plans() -> None:
     def seldom(states: States, actions: Any, rng: np.random.Generator) -> Any:
         lost = (actions == 1) & (rng.random(len(states)) < 1.0 / 300.0)
         return 0.9 * states + 0.1 * actions[:, None], np.where(actions == 1, 1.1, 1.0) - 1_000.0 * lost

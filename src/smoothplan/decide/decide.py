@@ -31,7 +31,9 @@ from smoothplan.models.model import (
     States,
     action_names,
     declares_rewards,
+    effective_horizon,
     horizon_of,
+    is_deterministic,
     legal_actions,
     required_model,
 )
@@ -250,6 +252,7 @@ class DecisionRun:
         self._policies, self._before = policies, policies.calls
         self._search: SearchRun | None = None
         self.race: Race | None = None
+        self._surprised = False  # whether plans have met something random, and spent calls in vain
 
     @property
     def calls(self) -> int:
@@ -354,12 +357,9 @@ class DecisionRun:
         if plans is None:
             return
         usual: Any = race.choice()
-        if race.is_random:
-            plans.give_up()
+        action = chosen_actions(race.model)[usual] if self._has_box else usual
         try:
-            while not plans.random and plans.improve(
-                self._left, chosen_actions(race.model)[usual] if self._has_box else usual
-            ):
+            while plans.improve(self._left, action):
                 pass
         finally:
             if plans.leads:
@@ -369,8 +369,13 @@ class DecisionRun:
                 if self._has_box:
                     first = add_point(race, self._model, reference, first)
                     found = {usual: (plans.base, plans.base), first: (plans.base, plans.best)}
-                race.plan = Lead(int(first), usual, found)
+                missed = 0.0
+                if not is_deterministic(root.model) and declares_rewards(root.model):  # of probability 1/n, at any step
+                    low, high = root.model.reward_range
+                    missed = (high - low) * effective_horizon(root.model) / max(plans.repeated, 1)
+                race.plan = Lead(int(first), usual, found, missed)
         if plans.random:
+            self._surprised = True
             self._run_race(race, reference, 1.0, workers)
 
     def _plans(self, race: Race) -> Plans | None:
@@ -567,6 +572,11 @@ class DecisionRun:
                 "so the action is arbitrary"
             )
             return
+        if self._surprised:
+            yield (
+                "something is random, which was met so late that few calls were left for returns: they may have missed an "
+                "outcome that matters. Decide again with more calls"
+            )
         worth = WORTH_TELLING * _span(means)
         doubts = [(view[rival].chance(worth), rival, view[rival]) for rival in rivals for view in views]
         chance, rival, found = max(doubts, key=lambda doubt: doubt[0])

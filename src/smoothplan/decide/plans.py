@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from smoothplan.base.arguments import Ints
 from smoothplan.base.records import Arrays, Readable
 from smoothplan.chains.returns import Values
-from smoothplan.models.model import Actions, Box, Oracle, States, horizon_of, legal_actions, too_long
+from smoothplan.models.model import Actions, Box, Oracle, States, horizon_of, is_deterministic, legal_actions, too_long
 
 Course = Callable[[States], Actions]
 """A policy, from states [n, ...] to actions: numbers [n]; of a box, [n] or [n, d]."""
@@ -23,6 +23,7 @@ Course = Callable[[States], Actions]
 LONG = 50  # the length of plans if calls are few
 FEWEST = 8  # plans that the calls of a decision suffice for, and of a batch
 ALIKE = 1e-4  # plans that differ by a smaller share of V̂ are alike: a table solves for it to 1e-5
+REPEATED = 0.05  # of the calls repeat a plan, at first and again at the end, unless all is declared deterministic
 PROBE = 8  # steps that tell most simulators with something random
 HALVINGS = 6.0  # of the side of a box: the smallest change of an action
 FRESH = 0.1  # of the plans of numbered actions have nothing in common with the best one
@@ -55,6 +56,7 @@ class Plans:
         best: the best plan from the latest state; None before there is any.
         base: the course that plans are compared with; None before it was taken.
         firsts: of numbered actions: the first course that begins with each, and the best one so far.
+        repeated: steps that courses from the latest state have repeated, all with the same outcome.
         random: whether the same actions have earned different returns: then there are no plans.
     """
 
@@ -64,6 +66,7 @@ class Plans:
         self.base: Plan | None = None
         self.firsts: dict[int, tuple[Plan, Plan]] = {}
         self.random = False
+        self._repeats, self.repeated = 1, 0
 
     @property
     def leads(self) -> bool:
@@ -93,7 +96,8 @@ class Plans:
         if not isinstance(self._actions, Box):
             mask = legal_actions(self._oracle.model, self._state[None])
             self._roots = list(range(self._actions)) if mask is None else np.flatnonzero(mask[0]).tolist()
-        self._tried, plans = 0, np.stack([self._nothing(steps)] * 3)
+        self._tried, self.repeated = 0, 0
+        plans = np.stack([self._nothing(steps)] * 3)
         left: Actions = plans[0, :0] if before is None else before.actions[1 : steps + 1]
         plans[1:, : len(left)] = left
         for length in (min(PROBE, steps), steps) if before is None else (steps,):
@@ -104,10 +108,6 @@ class Plans:
                 return False
         self.best = other if other.value > course.value else course
         return True
-
-    def give_up(self) -> None:
-        """Ends all plans: something is random."""
-        self.random, self.best = True, None
 
     def improve(self, calls: int, first: Any) -> bool:
         """Improves the plan by at most that many calls; whether there are calls left for a plan.
@@ -121,16 +121,21 @@ class Plans:
         """
         assert self.best is not None
         steps, until = len(self.best.actions), self._oracle.calls + calls
-        if self.base is None and calls >= 2 * steps:
+        if self.base is None and calls >= 3 * steps:
             others = self._roots if FEWEST * len(self._roots) * steps <= calls else []
             courses = np.stack([self._nothing(steps)] * (1 + len(others)))
             courses[:, 0] = [first, *others]
             found = self._courses(courses, np.ones(len(courses), dtype=np.int64))
             self.base = found[0]
+            self._repeats = 1 if is_deterministic(self._oracle.model) else max(1, int(REPEATED * calls / steps))
             self._take(found)
-        left = (until - self._oracle.calls) // steps - 1  # the last one tells whether it earns the same again
-        if left < 1 or self.best is None:
+            self._confirm(self.base, self._repeats)
+        left = (until - self._oracle.calls) // steps
+        if self.best is None or left <= self._repeats:
+            if self.leads and left > 0:
+                self._confirm(self.best, left)
             return False
+        left -= self._repeats
         rng, count = self._oracle.rng, min(left, max(FEWEST, left // FEWEST))
         ends = np.where(rng.random(count) < 0.5, steps, rng.integers(1, steps + 1, size=count))
         self._take(self._courses(self._changed(self.best.actions, count), ends))
@@ -141,9 +146,15 @@ class Plans:
         ahead = max(courses, key=lambda plan: plan.value)
         if self.best is None or ahead.value <= self.best.value:
             return
-        (again,) = self._courses(ahead.actions[None], np.array([len(ahead.actions)]))
-        self.random = not again.repeats(ahead)
-        self.best, self._tried = None if self.random else ahead, 0
+        self.best, self._tried = ahead, 0
+        self._confirm(ahead, 1)
+
+    def _confirm(self, plan: Plan, times: int) -> None:
+        """Gives up if a plan does not earn the same a number of times again: something is random."""
+        courses = self._courses(np.stack([plan.actions] * times), np.full(times, len(plan.actions)))
+        self.repeated += times * len(plan.actions)
+        if not all(course.repeats(plan) for course in courses):
+            self.random, self.best = True, None
 
     def saved(self) -> Arrays:
         """What goes on in the next state, as named arrays, for `restore`."""

@@ -96,6 +96,7 @@ class Lead(NamedTuple):
     action: int  # that the best plan begins with
     choice: int
     courses: dict[int, tuple[Plan, Plan]]  # of an action, the first that begins with it and the best one
+    missed: float  # what outcomes may change that were never seen
 
     @property
     def best(self) -> Plan:
@@ -183,7 +184,6 @@ class Race:
         # Returns valued early and late, the weights of Q̂ in these, and its part of the latter (or of the former, if
         # returns end early), [n, K] each; NaN if an action has no such return.
         self._early, self._late, self._early_weights, self._late_weights, self._tails = (nothing,) * 5
-        self._steps = nothing  # of each return
         self._longest = np.zeros(model.actions, dtype=np.int64)  # steps of the longest return
         self._rounding = 1e-9  # the largest difference that may come from rounding
         self._missing: dict[bool, Floats] = {}  # of late and of early returns, see `_missed`
@@ -206,8 +206,8 @@ class Race:
         self.active = np.union1d(again, np.arange(len(self._links), model.actions))
         self._links = np.append(self._links, [link] * more)
         self._longest = np.append(self._longest, [0] * more)
-        kept = self._early, self._late, self._early_weights, self._late_weights, self._tails, self._steps
-        self._early, self._late, self._early_weights, self._late_weights, self._tails, self._steps = (
+        kept = self._early, self._late, self._early_weights, self._late_weights, self._tails
+        self._early, self._late, self._early_weights, self._late_weights, self._tails = (
             np.pad(rows, ((0, 0), (0, more)), constant_values=np.nan) for rows in kept
         )
 
@@ -331,14 +331,14 @@ class Race:
 
     def _add(self, found: PairedReturns, early: int, late: int | None) -> None:
         """Takes returns into account, by the marks of their valuations."""
-        wide = np.full((6, len(found.steps), self.model.actions), np.nan)
+        wide = np.full((5, len(found.steps), self.model.actions), np.nan)
         wide[0][:, self.active], wide[2][:, self.active] = found.valued[early], found.weights[early]
-        wide[4][:, self.active], wide[5][:, self.active] = found.tails[early if late is None else late], found.steps
+        wide[4][:, self.active] = found.tails[early if late is None else late]
         if late is not None:
             wide[1][:, self.active], wide[3][:, self.active] = found.valued[late], found.weights[late]
         self._longest[self.active] = np.maximum(self._longest[self.active], found.steps.max(axis=0))
-        kept = self._early, self._late, self._early_weights, self._late_weights, self._tails, self._steps
-        self._early, self._late, self._early_weights, self._late_weights, self._tails, self._steps = (
+        kept = self._early, self._late, self._early_weights, self._late_weights, self._tails
+        self._early, self._late, self._early_weights, self._late_weights, self._tails = (
             np.concatenate(pair) for pair in zip(kept, wide, strict=True)
         )
         self._rounding = max(self._rounding, 1e-9 * float(np.nanmax(np.abs(wide[:2]))))
@@ -362,18 +362,6 @@ class Race:
         behind = rows[:, [int(rows.mean(axis=0).argmax())]] - rows
         close = behind.mean(axis=0) <= CLEAR * np.sqrt(self._variances(behind)) + self._rounding
         return np.asarray(self.active[close])
-
-    @property
-    def is_random(self) -> bool:
-        """Whether returns of one action and the same length have differed, V̂ apart."""
-        late = ~np.isnan(self._late)
-        sums, kinds = np.where(late, self._late, self._early) - self._tails, self._steps * np.where(late, 1.0, -1.0)
-        for action in self.legal:
-            known = ~np.isnan(sums[:, action])
-            for kind in np.unique(kinds[known, action]):
-                if np.ptp(sums[known & (kinds[:, action] == kind), action]) > self._rounding:
-                    return True
-        return False
 
     @property
     def samples(self) -> Floats:
@@ -471,14 +459,13 @@ class Race:
         plan = self.plan
         if plan is None or one == other or not {one, other} & plan.courses.keys():
             return self._difference(one, other, early)
-        missed = float(self._missed()[plan.choice])  # an outcome that so many returns did not show
         if {one, other} <= plan.courses.keys():
             mean, error = plan.apart(one, other)
-            return Difference(mean, math.hypot(error, missed), self.enough)
+            return Difference(mean, math.hypot(error, plan.missed), self.enough)
         sign, planned, rest = (1.0, one, other) if one in plan.courses else (-1.0, other, one)
         lead, doubt = plan.apart(planned, plan.choice)
         found = self._difference(plan.choice, rest, early)
-        return Difference(sign * (found.mean + lead), math.hypot(found.error, doubt, missed), found.rows)
+        return Difference(sign * (found.mean + lead), math.hypot(found.error, doubt, plan.missed), found.rows)
 
     def _difference(self, one: int, other: int, early: bool) -> Difference:
         """The same without a plan."""
