@@ -574,8 +574,8 @@ class DecisionRun:
             return
         if self._surprised:
             yield (
-                "something is random, which was met so late that few calls were left for returns: they may have missed an "
-                "outcome that matters. Decide again with more calls"
+                "something is random, which was met so late that few calls were left for returns: they may have missed "
+                "what matters. Decide again with more calls"
             )
         worth = WORTH_TELLING * _span(means)
         doubts = [(view[rival].chance(worth), rival, view[rival]) for rival in rivals for view in views]
