@@ -238,13 +238,14 @@ def test_an_offset_of_all_rewards_hides_no_plan() -> None:
     assert sp.Agent(model, calls=3_000, reference_calls=50).decide([0.0, 0.0]).action == 1
 
 
-def test_a_limit_in_seconds_begins_at_the_speed_of_the_decision_before() -> None:
-    agent, state = sp.Agent(balanced(), seconds=0.2), np.asarray(balanced().initial_state)
-    agent.act(state)
-    assert agent._policies.speed > 0.0
-    agent._policies.speed = 1e9  # so many calls seem possible, before the first one, that a plan is worth its while
-    agent.act(state)
-    assert agent._policies.has_plan
+def test_agents_know_the_speed_of_the_decision_before() -> None:
+    """Without it a limit in seconds would allow no plan before the first call."""
+    agent = sp.Agent(balanced(), calls=500)
+    assert agent._policies.speed == 0.0
+    for _ in range(2):
+        agent.act(agent.model.initial_state)
+        assert agent._policies.speed > 0.0
+        agent._policies.speed = 0.0
 
 
 def test_a_plan_out_of_a_box_needs_no_returns() -> None:
