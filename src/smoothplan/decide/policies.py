@@ -321,8 +321,8 @@ class PolicySearch:
             learner.restore(arrays)
         self.reference, self._made = learner, True
         if "plans_random" in arrays:
-            plans = {name: arrays[name] for name in arrays if name.startswith("plans_")}
-            self.plans_of(given).restore({name.removeprefix("plans_"): array for name, array in plans.items()})
+            own = (name for name in arrays if name.startswith("plans_"))
+            self.plans_of(given).restore({name.removeprefix("plans_"): arrays[name] for name in own})
         if follows >= 0:
             name = f"always {action_names(self._model)[follows]}"
             self.reference = PolicyReference(_Constant(follows), self._model, learner, name)
@@ -474,8 +474,8 @@ class PolicySearch:
             for action, name in enumerate(names)
             if legal is None or legal[0, action]
         }
+        blind = not known and self._rule is None  # nothing is known of the values where returns are cut
         for found in (candidates | constants, candidates):  # constants if calls can compare them
-            blind = not known and self._rule is None  # nothing is known of the values where returns are cut
             outcome = tournament(
                 self._oracles["contest"],
                 lambda rows: np.repeat(state[None], rows, axis=0),

@@ -103,11 +103,6 @@ class Lead(NamedTuple):
         """The plan that is followed."""
         return self.courses[self.action][1]
 
-    def value(self, action: int) -> tuple[float, float]:
-        """What the best course earns that begins with an action, and its standard error: half of V̂ may be wrong."""
-        best = self.courses[action][1]
-        return best.value, abs(best.tail) / 2.0
-
     def apart(self, one: int, other: int) -> tuple[float, float]:
         """How much better one action is than another by their best courses, and its standard error.
 
@@ -404,10 +399,11 @@ class Race:
             means, errors = _combined((means, errors), (self._table.q, self._table.errors))
         means, errors = (np.where(self._claims > -np.inf, each, np.nan) for each in (means, errors))
         if self.plan is not None:
-            value, doubt = self.plan.value(self.plan.action)
+            best = self.plan.best
             for action in self.legal:
                 behind = self.difference(int(action), self.plan.action)
-                means[action], errors[action] = value + behind.mean, math.hypot(doubt, behind.error)
+                means[action] = best.value + behind.mean
+                errors[action] = math.hypot(abs(best.tail) / 2.0, behind.error)  # half of V̂ may be wrong
             means = np.clip(means, *self.engine.values)
         return means, errors, counts
 
